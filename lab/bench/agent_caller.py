@@ -1,7 +1,7 @@
-"""A caller of a voice agent over OpenAI Realtime: speaks and plays in real time, and notes when.
+"""A caller of a voice agent over OpenAI Realtime: speaks and plays in real time, and records times.
 
-Its player plays what it gets at once, and drops the rest when the server reports speech, as the stock
-clients do. Times are seconds of ``time.monotonic``.
+Its player plays received audio at once, and drops the rest when the server reports speech, as stock clients
+do. Times are seconds of ``time.monotonic``.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from tests.support.caller import loud_at
 
 RATE: Final = 24_000
 STEP: Final = RATE * 40 // 1000
-"""Samples of one event of the caller's audio: 40 ms."""
+"""Samples of one audio event of the caller: 40 ms."""
 
 BLOCK: Final = RATE * BLOCK_MS // 1000
 LEVEL_DBFS: Final = -45.0
-"""Speech is louder, for the server and for what is measured."""
+"""Level above which audio is speech, for the server and for the measurements."""
 
 
 class CallError(Exception):
-    """A call cannot go on; the message says why."""
+    """A call cannot continue; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, and its sound from the first loud block to the last, float32 ``[samples]``."""
+    """A question, and its sound from the first loud block to the last, float32 ``[samples]``."""
 
     words: str
     pcm: FloatArray
 
 
 def loud_blocks(pcm: FloatArray) -> list[bool]:
-    """For each block of 10 ms whether it is speech."""
+    """Whether each block of 10 ms is speech."""
     return Loudness(RATE).feed(pcm, LEVEL_DBFS)
 
 
 def questions() -> list[Question]:
-    """The clips that the clients ship, without the silence around them."""
+    """The clips of the clients, without the silence around them."""
     files = {Path(clip.name).stem: Path(str(clip)) for clip in default_clips()}
     found = []
     for name, (words, _) in QUESTIONS.items():
@@ -79,9 +79,9 @@ def with_pause(pcm: FloatArray, pause_ms: int) -> FloatArray:
 
 @dataclass
 class HeardReply:
-    """One reply as its caller gets and plays it.
+    """One reply as its caller receives and plays it.
 
-    ``words`` have the sample of the reply behind which the server reported each: their ends. ``stopped_s`` is
+    ``words`` have the sample of the reply after which the server reported each: their ends. ``stopped_s`` is
     when the rest was dropped.
     """
 
@@ -95,7 +95,7 @@ class HeardReply:
     status: str = ""
 
     def take(self, data: bytes, now_s: float) -> None:
-        """More sound, 16-bit samples: played at once, or behind what plays."""
+        """Add sound, 16-bit samples, which is played at once, or after the sound that is playing."""
         if not self.samples:
             self.first_s = now_s
         self.pieces.append(data)
@@ -104,23 +104,23 @@ class HeardReply:
         self.last_s, self.end_s = now_s, begin_s + len(data) / 2 / RATE
 
     def stop(self, now_s: float) -> None:
-        """The caller speaks: what is left is not played."""
+        """Stop playback, since the caller speaks: the rest is not played."""
         if now_s < self.end_s:
             self.stopped_s = min(self.stopped_s, now_s)
 
     @property
     def played_to_s(self) -> float:
-        """When its last sound was heard."""
+        """The time at which its last sound was played."""
         return min(self.end_s, self.stopped_s)
 
     @property
     def played(self) -> int:
-        """Samples that were heard of it."""
+        """Samples of it that were played."""
         return self.samples - max(0, math.ceil((self.end_s - self.played_to_s) * RATE))
 
     @property
     def heard_words(self) -> list[str]:
-        """The words that were heard to their ends."""
+        """The words that were played to their ends."""
         return [word for word, end in self.words if end <= self.played]
 
     @property
@@ -135,16 +135,17 @@ class HeardReply:
 
     @property
     def audible_s(self) -> float:
-        """When the first of it that can be heard was played; NaN where nothing can be heard."""
+        """The time at which its first audible sound was played; NaN if there is none."""
         loud = loud_at(self.pcm)
         return self.first_s + int(loud[0]) / RATE if loud.size else math.nan
 
 
 class AgentCaller:
-    """One call. ``replies`` are all that began; ``stopped_s`` when the server reported the end of a turn."""
+    """One call. ``replies`` are all that began; ``stopped_s`` is when the server reported the end of a
+    turn."""
 
     def __init__(self, ws: aiohttp.ClientWebSocketResponse, name: str) -> None:
-        """Speak over ``ws``; a text model reads ``name`` as its instructions."""
+        """Speak over ``ws``; the text model gets ``name`` as its instructions."""
         self.ws, self.name = ws, name
         self.replies: list[HeardReply] = []
         self.stopped_s: list[float] = []
@@ -156,7 +157,7 @@ class AgentCaller:
         self._has_settings = self._is_over = False
 
     def say(self, pcm: FloatArray) -> float:
-        """Say this next; when its first sample is spoken."""
+        """Say this next; returns the time of its first sample."""
         begin_s = self._start_s + (self._sent + self._to_say.size) / RATE
         self._to_say = np.concatenate([self._to_say, pcm])
         return begin_s
@@ -166,7 +167,7 @@ class AgentCaller:
         await self.ws.send_str(json.dumps({"type": kind, **fields}))
 
     async def until(self, is_met: Callable[[], bool], seconds: float) -> bool:
-        """Wait for what an event brings; whether it came in time.
+        """Wait for a condition; returns whether it came true in time.
 
         Raises:
             CallError: the call is over.
@@ -181,16 +182,16 @@ class AgentCaller:
         return is_met()
 
     async def settled(self) -> None:
-        """Wait until the last reply is over and played."""
+        """Wait until the last reply is complete and played."""
         last = self.replies[-1]
         await self.until(lambda: bool(last.status), 30.0)
         await asyncio.sleep(max(0.0, last.played_to_s - time.monotonic()) if last.samples else 0.0)
 
     async def configure(self, stt: str) -> None:
-        """Give the text model this caller's name, and ask for transcripts of the recogniser ``stt``.
+        """Send the text model this caller's name, and request transcripts of the recogniser ``stt``.
 
         Raises:
-            CallError: the server takes no settings.
+            CallError: the server does not accept the settings.
         """
         audio = {"input": {"transcription": {"model": stt}}}
         session = {"type": "realtime", "instructions": self.name, "audio": audio}
@@ -199,7 +200,7 @@ class AgentCaller:
             raise CallError(f"the server took no settings: {self.errors}")
 
     async def speak(self) -> None:
-        """What is to be said, else silence, at the pace of speech."""
+        """Send the queued speech, or silence, in real time."""
         self._start_s = time.monotonic()
         while True:
             due_s = self._start_s + (self._sent + STEP) / RATE
@@ -210,7 +211,7 @@ class AgentCaller:
             await self.send("input_audio_buffer.append", audio=base64.b64encode(data).decode())
 
     async def listen(self) -> None:
-        """Follow the server's events until the call is over."""
+        """Process the server's events until the call is over."""
         async for message in self.ws:
             if message.type is aiohttp.WSMsgType.TEXT:
                 self._follow(json.loads(message.data), time.monotonic())
@@ -245,7 +246,7 @@ class AgentCaller:
 async def calling(
     http: aiohttp.ClientSession, url: str, name: str, *, agent: str = "assistant", stt: str = "tiny-stt"
 ) -> AsyncIterator[AgentCaller]:
-    """A call to an agent whose recogniser is ``stt``, with silence until something is said.
+    """A call to an agent with the recogniser ``stt``, with silence until something is said.
 
     Raises:
         aiohttp.ClientError: the server refuses it.
@@ -265,5 +266,5 @@ async def calling(
 
 
 def at_any_phase(chance: random.Random, pcm: FloatArray) -> FloatArray:
-    """Speech behind less silence than an event has, so that it meets the server's frames anywhere."""
+    """Speech after less silence than an event has, so that it is at a random phase of the server's frames."""
     return np.concatenate([np.zeros(chance.randrange(STEP), np.float32), pcm])

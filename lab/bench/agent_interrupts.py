@@ -3,10 +3,10 @@
     python -m lab.bench.agent_interrupts                    200 interruptions by 8 callers, about two minutes
     python -m lab.bench.agent_interrupts --quick            four, to see that it works
 
-Each caller asks, lets a random time of the answer pass, and asks the next question at once. Sound stops when
-the caller's player has nothing left to play; it is counted from 200 ms after the first loud block. The
-history is what the next request of the text model has of the answer; a word of it was heard if the player
-had played it to its end.
+Each caller asks, waits for a random part of the answer, and asks the next question at once. Sound stops when
+the caller's player has nothing left to play, counted from 200 ms after the first loud block. The history is
+the text of the answer in the next request to the text model; a word of it counts as heard if it was played to
+its end.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ ANSWER: Final = "one two three four five six seven eight nine ten"
 """About four seconds of ``tiny-tts``."""
 
 LATEST_S: Final = 4.5
-"""Of an answer, before the caller interrupts: some interruptions meet its end."""
+"""Latest interruption of an answer in seconds: some interruptions meet its end."""
 
 SPEECH_S: Final = 0.2
-"""Of the caller's, before sound is to stop."""
+"""Seconds of the caller's speech before sound should stop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is run."""
+    """The settings of a run."""
 
     calls: int = 8
     interruptions: int = 200
@@ -61,8 +61,8 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """One interruption. ``sent_ms`` and ``played_ms``: the last sound that came and that was heard, after
-    200 ms of speech. ``heard`` are the words that were heard, ``kept`` those of the history.
+    """One interruption. ``sent_ms`` and ``played_ms``: the last sound received and the last sound played,
+    after 200 ms of speech. ``heard`` are the words that were played, ``kept`` those of the history.
     """
 
     sent_ms: float
@@ -72,12 +72,13 @@ class Interruption:
 
     @property
     def unheard(self) -> int:
-        """Words of the history that were not heard."""
+        """Words of the history that were not played."""
         return sum(word not in self.heard for word in self.kept)
 
 
 async def answered(caller: AgentCaller, replies: int, clips: Sequence[Question]) -> None:
-    """Wait for the sound of a reply after so many; where none comes, ask again, three times at most.
+    """Wait for the sound of another reply after this number of replies; without one, ask again, three times
+    at most.
 
     Raises:
         CallError: no answer came.
@@ -95,7 +96,7 @@ async def answered(caller: AgentCaller, replies: int, clips: Sequence[Question])
 async def interrupt(
     caller: AgentCaller, tap: TextTap, chance: random.Random, clips: Sequence[Question]
 ) -> Interruption | None:
-    """Let the answer under way sound for a while, and ask the next question; None where all was played."""
+    """Let the current answer play for a while, and ask the next question; None if all was played."""
     reply, number = caller.replies[-1], len(caller.replies)
     before = tap.requests[caller.name][-1].said
     await asyncio.sleep(chance.uniform(0, LATEST_S))
@@ -115,7 +116,7 @@ async def interrupt(
 
 
 async def talk(url: str, tap: TextTap, number: int, settings: Settings) -> list[Interruption]:
-    """One caller's interruptions."""
+    """Run one caller's interruptions."""
     chance, found = random.Random(number), list[Interruption]()
     wanted, clips = -(-settings.interruptions // settings.calls), questions()
     async with aiohttp.ClientSession() as http:
@@ -132,7 +133,7 @@ async def talk(url: str, tap: TextTap, number: int, settings: Settings) -> list[
 
 
 async def measure(settings: Settings) -> Values:
-    """All interruptions of all callers."""
+    """Run all interruptions of all callers."""
     async with agent_latency.served(agent_latency.Settings(), settings.calls, ANSWER) as (server, tap):
         talks = (talk(server.url, tap, number, settings) for number in range(settings.calls))
         return {"interruptions": [asdict(it) for found in await asyncio.gather(*talks) for it in found]}
@@ -160,7 +161,7 @@ def render(values: Values) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, then write JSON and text; 1 where the history has a word that was not heard."""
+    """Measure, then write JSON and text; 1 if the history has a word that was not played."""
     parser = argparse.ArgumentParser(
         prog="lab.bench.agent_interrupts", description=(__doc__ or "").partition("\n")[0]
     )

@@ -1,4 +1,4 @@
-"""How soon a voice agent answers, and how often it takes a pause of its caller for an end.
+"""Measure the latency of a voice agent, and how often it takes a pause of its caller for the end of a turn.
 
     python -m lab.bench.agent_latency                       1 and 8 calls, a text model that answers at once
     python -m lab.bench.agent_latency --pause-ms 400        each question holds a pause
@@ -6,9 +6,9 @@
     python -m lab.bench.agent_latency --quick               two turns, to see that it works
 
 Callers of OpenAI Realtime ask the clients' clips in real time, in events of 40 ms, on the server's machine.
-The decision is from the last loud block of a question to the server's `speech_stopped`. The wait is from
-there to the first sound, of which the flush is the part before the text model was asked, the text the part
-before its first words, and the speech the rest. The first turn of each call is not counted.
+The decision is the time from the last loud block of a question to the server's `speech_stopped`. The wait is
+the time from there to the first sound; its parts are the flush (until the request to the text model), the
+text (until its first words), and the speech (the rest). The first turn of each call is not counted.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from tests.support.text_model import TextModelServer, says
 
 ANSWER: Final = "the sky is blue"
 ANSWER_S: Final = 20.0
-"""A turn without a sound in this time is not answered."""
+"""Seconds after which a turn without sound counts as unanswered."""
 
 BETWEEN_S: Final = (0.2, 0.8)
-"""From the end of an answer to the next question."""
+"""Seconds from the end of an answer to the next question."""
 
 PARTS: Final = ("decision", "wait", "flush", "text", "speech", "audible")
 MEANS: Final = ("flush", "text", "sound")
@@ -59,7 +59,7 @@ MEANS: Final = ("flush", "text", "sound")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is run."""
+    """The settings of a run."""
 
     calls: tuple[int, ...] = (1, 8)
     turns: int = 25
@@ -71,9 +71,9 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One question, times in ms. ``wait`` is from the decision to the first sound; ``flush``, ``text`` and
-    ``speech`` are its parts, and ``audible`` is from the decision to what can be heard. ``cuts``: ends that
-    the server found within the question.
+    """One question, times in ms. ``wait`` is the time from the decision to the first sound; ``flush``,
+    ``text`` and ``speech`` are its parts, and ``audible`` is the time from the decision to the first audible
+    sound. ``cuts``: ends of turn that the server detected within the question.
     """
 
     decision: float
@@ -85,12 +85,12 @@ class Turn:
 
     @property
     def wait(self) -> float:
-        """From the decision to the first sound; NaN without one."""
+        """Time from the decision to the first sound; NaN without one."""
         return self.flush + self.text + self.speech
 
 
 async def ask(caller: AgentCaller, tap: TextTap, asked: FloatArray) -> Turn:
-    """Ask a question, and hear the answer to its end."""
+    """Ask a question, and wait for the end of the answer."""
     stops, replies = len(caller.stopped_s), len(caller.replies)
     ended_s = caller.say(asked) + asked.size / RATE
     await asyncio.sleep(max(0.0, ended_s - time.monotonic()))
@@ -116,7 +116,7 @@ async def ask(caller: AgentCaller, tap: TextTap, asked: FloatArray) -> Turn:
 
 
 async def talk(url: str, tap: TextTap, number: int, settings: Settings) -> list[Turn]:
-    """One call of several turns, of which the first is left out."""
+    """One call of several turns, without the first."""
     chance, turns = random.Random(number), list[Turn]()
     clips = [with_pause(it.pcm, settings.pause_ms) for it in questions()]
     async with aiohttp.ClientSession() as http:
@@ -132,7 +132,8 @@ async def talk(url: str, tap: TextTap, number: int, settings: Settings) -> list[
 
 @asynccontextmanager
 async def served(settings: Settings, calls: int, answer: str) -> AsyncIterator[tuple[RunningServer, TextTap]]:
-    """An agent's server, and the tap before its text model: its own, or one that answers at once."""
+    """An agent's server, and the recorder before its text model: the given one, or one that answers at
+    once."""
     async with TextModelServer(usual=says(answer)).serve() as scripted:
         tap = TextTap(settings.llm or scripted.url)
         models = ("--model", settings.stt, "--model", settings.tts)
@@ -141,7 +142,7 @@ async def served(settings: Settings, calls: int, answer: str) -> AsyncIterator[t
 
 
 async def measure(calls: int, settings: Settings) -> Values:
-    """All turns of a number of calls at once, and the server's own means, in ms."""
+    """All turns of a number of simultaneous calls, and the server's own means, in ms."""
     async with served(settings, calls, ANSWER) as (server, tap):
         talks = (talk(server.url, tap, number, settings) for number in range(calls))
         turns = [turn for found in await asyncio.gather(*talks) for turn in found]

@@ -1,4 +1,4 @@
-"""A server with a voice agent, in a process of its own, for benchmarks whose text model is in this one."""
+"""A server with a voice agent in a separate process, for benchmarks whose text model is in this one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.bench.harness import RunningServer, running_server, serve_command
 async def agent_server(llm: str, *options: str, slots: int) -> AsyncIterator[tuple[RunningServer, Path]]:
     """The server with the agent ``assistant``, and its log; ``options`` name its models.
 
-    This process's loop runs on while it starts, since it asks the text model.
+    This process's loop runs while it starts, since the server queries the text model.
 
     Raises:
         BenchError: it did not start.

@@ -1,11 +1,13 @@
-"""Calls of a voice agent whose text model fails at random, next to plain calls: what is lost, what stays?
+"""Runs calls of a voice agent whose text model fails at random, next to plain calls, and counts losses and
+leaks.
 
     python -m lab.bench.agent_soak [SECONDS] [--agents N] [--plain N] [--out FOLDER]
 
-Agents' callers ask, interrupt, cancel and leave at random, some without a goodbye. Half of the text model's
-answers have a fault: slow, cut, malformed, full, hanging, endless, or a call of a tool. Plain callers talk
-with ``tiny`` in real time for 5 to 40 s and call again. After a tenth of the time and at the end all callers
-leave: the samples of these two moments are compared. agent-soak.json and .png have a sample of each second.
+The agents' callers ask, interrupt, cancel and disconnect at random, some without a close. Half of the text
+model's answers have a fault: slow, cut, malformed, full, hanging, endless, or a tool call. Plain callers talk
+to ``tiny`` in real time for 5 to 40 s and call again. After a tenth of the time and at the end all callers
+disconnect: the samples of these two moments are compared. agent-soak.json and .png have a sample of each
+second.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ CALL_S: Final = (5.0, 40.0)
 VANISHING_SHARE: Final = 0.3
 FAULTY_SHARE: Final = 0.5
 RECENT: Final = 2000
-"""Latencies of plain calls that the p99 is of."""
+"""Number of recent latencies of plain calls for the p99."""
 
 SETTLE_S: Final = 60.0
-"""How long rows may take to be free, once all callers have left."""
+"""Seconds for rows to become free after all callers have disconnected."""
 
 ANSWER: Final = "one two three four five six seven eight nine ten"
 FAULTS: Final[Mapping[str, Answer]] = MappingProxyType(
@@ -63,7 +65,7 @@ FAULTS: Final[Mapping[str, Answer]] = MappingProxyType(
 
 @dataclass
 class Talks:
-    """The calls of agents so far: what became of their replies and of themselves."""
+    """The agents' calls so far, by the outcome of calls and replies."""
 
     replies: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
@@ -89,7 +91,7 @@ class Talks:
 
 
 async def say_something(caller: AgentCaller, chance: random.Random, clips: Sequence[Question]) -> None:
-    """Ask; then hear the answer, or talk or cancel at any moment of it."""
+    """Ask; then wait for the answer, or talk or cancel at a random moment of it."""
     number = len(caller.replies)
     caller.say(at_any_phase(chance, chance.choice(clips).pcm))
     if chance.random() < 0.5:
@@ -102,7 +104,7 @@ async def say_something(caller: AgentCaller, chance: random.Random, clips: Seque
 
 
 async def fail_at_random(text: TextModelServer, chance: random.Random) -> None:
-    """Keep the text model's next answers mixed, and forget what it was asked."""
+    """Keep the text model's next answers mixed, and clear its recorded requests."""
     faults = list(FAULTS.values())
     while True:
         while len(text.answers) < 20:
@@ -113,7 +115,7 @@ async def fail_at_random(text: TextModelServer, chance: random.Random) -> None:
 
 
 async def settled(watch: Watch, http: aiohttp.ClientSession) -> Sample:
-    """The server once its rows are free, or after a minute."""
+    """A sample of the server once its rows are free, or after a minute."""
     give_up_s = time.monotonic() + SETTLE_S
     while (idle := await watch.sample(http)).rows and time.monotonic() < give_up_s:  # noqa: ASYNC110
         await asyncio.sleep(1.0)
@@ -124,10 +126,10 @@ async def settled(watch: Watch, http: aiohttp.ClientSession) -> Sample:
 async def load(
     watch: Watch, http: aiohttp.ClientSession, seconds: float, tasks: Sequence[Coroutine[Any, Any, None]]
 ) -> Sample:
-    """Run all ``tasks`` for a while; the server once they are over.
+    """Run all ``tasks`` for a while; returns a sample of the server after their end.
 
     Raises:
-        Exception: one of them ended before.
+        Exception: one of them ended early.
     """
     running = [asyncio.ensure_future(it) for it in (watch.run(http, time.monotonic() + seconds), *tasks)]
     await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -144,7 +146,7 @@ async def soak(seconds: float, agents: int, callers: int) -> tuple[Values, list[
     text, talks = TextModelServer(), Talks()
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     models = [part for name in ("tiny", "tiny-stt", "tiny-tts") for part in ("--model", name)]
-    slots = 2 * max(agents, callers)  # calls that vanish have theirs for a while
+    slots = 2 * max(agents, callers)  # calls that vanish keep theirs for a while
     async with (
         text.serve(),
         agent_server(text.url, *models, slots=slots) as (server, log),
@@ -176,7 +178,7 @@ async def soak(seconds: float, agents: int, callers: int) -> tuple[Values, list[
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run, write JSON and plot; 1 where a frame was lost, a row stayed, or the server had an error."""
+    """Run, write JSON and plot; 1 if a frame was lost, a row was leaked, or the server had an error."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("seconds", nargs="?", type=float, default=2700.0, help="[%(default)s]")
     parser.add_argument("--agents", type=int, default=4, help="callers of the agent [%(default)s]")

@@ -1,13 +1,14 @@
-"""How many spoken questions a talker still answers rightly when its weights are rounded, on any backend.
+"""Measure how many spoken questions a talker still answers correctly after its weights are rounded, on any
+backend.
 
     python -m lab.bench.answers out/built-in/tiny --backend mlx --questions out/train/segments-test
     python -m lab.bench.answers FOLDER --backend torch --form as-shipped --form int8 --questions ...
 
-A form is the model as it is, or what `antiphon quantize` makes of it for this backend by a recipe. All forms
-hear the same held-out questions as the same codes, many side by side and as fast as the machine can, and
-answer greedily; an answer is right when every word is. As shipped, on onnx, are the graphs that come with a
-model; one without any is asked with --form float32 and so on. That is a server's language model without the
-paths to and from it: `python -m lab.train.evaluate` asks through the WebSocket, in real time, with noise.
+A form is the unchanged model, or the result of `antiphon quantize` for this backend with a recipe. All forms
+get the same held-out questions as the same codes, many at once and as fast as the machine can, and answer
+greedily; an answer is correct if every word is. As shipped, on onnx, means the graphs of the model; a model
+without graphs needs --form float32 and so on. This is a server's language model without the audio paths:
+`python -m lab.train.evaluate` asks through the WebSocket, in real time, with noise.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ FORMS: Final = {
     "onnx": (AS_SHIPPED, "float32", "int8", "int4"),
 }
 OPTIONS: Final = {"mlx": {"dtype": "float32"}}
-"""mlx is computed in float32 on a CPU, where it multiplies matrices of a few bits seven times as fast as in
+"""mlx computes in float32 on a CPU, where it multiplies matrices of a few bits seven times as fast as in
 bfloat16."""
 Z_95: Final = 1.96
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run asks; a resumed run must have the same."""
+    """The settings of a run; a resumed run must have the same."""
 
     model: str
     backend: str
@@ -59,7 +60,7 @@ class Settings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Ask, then write JSON and text."""
+    """Measure, then write JSON and text."""
     options = _parse(argv)
     settings = Settings(
         options.model,
@@ -80,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(results: Results, settings: Settings) -> None:
-    """Ask every form, keeping each result as soon as it is known."""
+    """Measure every form, saving each result at once."""
     warn_if_busy()
     for form in settings.forms:
         with tempfile.TemporaryDirectory() as scratch:
@@ -90,7 +91,7 @@ def run(results: Results, settings: Settings) -> None:
 
 
 def ask(settings: Settings, form: str, scratch: Path) -> Values:
-    """One form's marks, question by question, and what it weighs."""
+    """One form's marks, question by question, and its size."""
     model = settings.model
     if form != AS_SHIPPED:
         model = str(scratch)
@@ -114,10 +115,10 @@ def ask(settings: Settings, form: str, scratch: Path) -> Values:
 
 
 def mark_part(settings: Settings, model: str, part: int) -> tuple[list[bool], Values]:
-    """A part of the questions put to a model of this process' own; and the model's facts.
+    """Run a part of the questions on a model in a separate process; also returns the model's facts.
 
     Raises:
-        BenchError: a model that is not asked anything: it has no language model, or no tokenizer.
+        BenchError: the model has no language model, or no tokenizer.
     """
     checkpoint = load_checkpoint(model)
     tokenizer, lm = checkpoint.text_tokenizer(), checkpoint.spec.lm
@@ -139,7 +140,7 @@ def mark_part(settings: Settings, model: str, part: int) -> tuple[list[bool], Va
 
 
 def interval(right: int, asked: int) -> tuple[float, float]:
-    """Where the share lies with 95 % confidence, after Wilson (1927)."""
+    """The 95 % confidence interval of the share, after Wilson (1927)."""
     share, spread = right / asked, Z_95**2 / asked
     middle = (share + spread / 2) / (1 + spread)
     half = Z_95 / (1 + spread) * math.sqrt(share * (1 - share) / asked + spread / asked / 4)

@@ -1,4 +1,4 @@
-"""Calls through a real Asterisk: what a caller says comes back over each of its lines, from a null model.
+"""Runs calls through a real Asterisk: a null model echoes a caller's speech over each of its lines.
 
     python -m lab.bench.asterisk_calls /path/to/sbin/asterisk
 
@@ -45,7 +45,7 @@ FRAME: Final = 640
 """Samples of one frame of the model."""
 
 STAMP: Final = 64 + 2 * 24
-"""Samples at the begin of each frame that the null backend writes a stamp over, and the ringing around."""
+"""Samples at the start of each frame that the null backend's stamp overwrites, and the ringing around it."""
 
 DIALPLAN: Final = """
 [lines]
@@ -211,10 +211,10 @@ def asterisk_running(binary: Path, folder: Path, port: int, tcp: int, sip: int) 
 
 
 def likeness(heard: FloatArray, said: FloatArray) -> Values:
-    """Where in what was heard the question comes back, and how like it is, 1 for the same.
+    """The position of the question in the received audio, and its similarity, 1 if equal.
 
-    The null backend writes a stamp over the begin of each frame: these samples are left out, and ``share`` is
-    what remains. The last two frames are not compared: they wait for audio, which Asterisk no longer sends.
+    The null backend writes a stamp over the start of each frame: these samples are excluded, and ``share`` is
+    the rest. The last two frames are not compared: they wait for audio that Asterisk no longer sends.
     """
     said = said[: -2 * FRAME]
     size = 1 << (heard.size + said.size).bit_length()
@@ -229,7 +229,8 @@ def likeness(heard: FloatArray, said: FloatArray) -> Values:
 
 
 def stamped(difference: FloatArray) -> NDArray[np.bool_]:
-    """Which samples, bool ``[N]``, are under stamps: the same place of each frame, where most differs."""
+    """The samples under stamps, bool ``[N]``: the same place of each frame, where the difference is
+    largest."""
     whole = difference[: difference.size // FRAME * FRAME].reshape(-1, FRAME)
     around = np.convolve(np.tile(np.median(np.abs(whole), 0), 3), np.ones(STAMP), "same")
     middle = int(np.argmax(around[FRAME : 2 * FRAME]))
@@ -254,7 +255,7 @@ def measure(binary: Path) -> Values:
                 call = folder / f"{line}.call"
                 call.write_text(CALL.format(line=line))
                 call.rename(folder / "spool" / "outgoing" / call.name)
-                time.sleep(LISTEN_S + 6)  # a call lasts so long
+                time.sleep(LISTEN_S + 6)  # the length of a call
                 found[line] = likeness(read_audio(folder / f"{line}.wav", RATE), question)
             if has_telephone(binary):
                 found["telephone"] = telephone_call(folder, question, sip)

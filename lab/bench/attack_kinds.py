@@ -1,4 +1,4 @@
-"""What one address can try against a server: each attack says what it holds at its end."""
+"""Attacks from one address against a server; each reports what it holds at its end."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from antiphon.supervisor.connection_bounds import raise_open_file_limit
 from tests.support.worst_inputs import json_texts
 
 PIECE_S = 0.5
-"""How often a trickle goes on."""
+"""Seconds between the pieces of a trickle."""
 
 
 @dataclass
 class Target:
-    """A server, and how long it is attacked."""
+    """A server, and the length of an attack on it."""
 
     host: str
     port: int
@@ -40,7 +40,7 @@ class Target:
 
     @property
     def end_s(self) -> float:
-        """When an attack that begins now is over."""
+        """The end of an attack that starts now."""
         return asyncio.get_running_loop().time() + self.seconds
 
 
@@ -51,11 +51,12 @@ SESSIONS = 8
 
 HALF_OPEN = 10_000
 SPARE_FILES = 256
-"""Open files that are none of the attack's connections; the server is another process."""
+"""Open files that are not the attack's connections; the server is another process."""
 
 
 async def trickle(target: Target, path: str, begin: list[Any], piece: Any) -> str:
-    """Sessions that send ``begin`` and then ``piece`` now and then, and answer pings; how many are held."""
+    """Sessions that send ``begin`` and then occasionally ``piece``, and answer pings; returns the number that
+    is held."""
 
     async def say(ws: Socket, message: Any) -> None:
         await (ws.send_bytes(message) if isinstance(message, bytes) else ws.send_str(json.dumps(message)))
@@ -87,13 +88,13 @@ async def _drain(ws: Socket) -> None:
 
 
 def chat(target: Target) -> Awaitable[str]:
-    """A frame, then three bytes now and then."""
+    """A frame, then occasionally three bytes."""
     frame, piece = (moshi.encode(moshi.Audio(bytes(size))) for size in (3840, 2))
     return trickle(target, "/api/chat?ext=1&format=pcm_s16le", [frame], piece)
 
 
 def recogniser(target: Target) -> Awaitable[str]:
-    """A frame, then a sample now and then."""
+    """A frame, then occasionally a sample."""
     frame, piece = (kyutai.encode(kyutai.Audio(np.zeros(n, np.float32))) for n in (1920, 1))
     return trickle(target, kyutai.PATH, [frame], piece)
 
@@ -105,14 +106,14 @@ def listener(target: Target) -> Awaitable[str]:
 
 
 def live(target: Target) -> Awaitable[str]:
-    """OpenAI Live: a sample now and then."""
+    """OpenAI Live: occasionally a sample."""
     start = {"type": "session.start", "session": {"model": "echo"}}
     piece = {"type": "session.input_audio.append", "audio": base64.b64encode(bytes(2)).decode()}
     return trickle(target, "/v1/live/sessions?model=echo", [start], piece)
 
 
 def realtime(target: Target) -> Awaitable[str]:
-    """OpenAI Realtime: turns by hand, and nothing but a sample now and then."""
+    """OpenAI Realtime: manual turns, with only an occasional sample."""
     change = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
     piece = {"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(2)).decode()}
     update = {"type": "session.update", "session": change}
@@ -120,7 +121,7 @@ def realtime(target: Target) -> Awaitable[str]:
 
 
 async def connections(target: Target) -> str:
-    """Open connections as fast as they are taken, and hold them."""
+    """Open connections as fast as they are accepted, and hold them."""
     end_s, loop = target.end_s, asyncio.get_running_loop()
     held: list[asyncio.StreamWriter] = []
     readers: list[asyncio.StreamReader] = []
@@ -148,7 +149,7 @@ async def connections(target: Target) -> str:
 
 
 async def half_open(target: Target) -> str:
-    """Ten thousand connections from this machine itself, which no address bounds, and not a byte over any."""
+    """Ten thousand connections from this machine, which has no limit by address, without a byte on any."""
     count, end_s = min(HALF_OPEN, raise_open_file_limit() - SPARE_FILES), target.end_s
     held: list[asyncio.StreamWriter] = []
     readers: list[asyncio.StreamReader] = []
@@ -171,12 +172,12 @@ async def half_open(target: Target) -> str:
 
 
 async def slow_headers(target: Target) -> str:
-    """Requests whose header comes a byte a second."""
+    """Requests whose header is sent at a byte a second."""
     return await _slow(target, b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
 
 
 async def slow_handshakes(target: Target) -> str:
-    """TLS handshakes that stop after their first bytes, and go on by one a second."""
+    """TLS handshakes that stop after their first bytes, and continue at one a second."""
     return await _slow(target, b"\x16\x03\x01")
 
 
@@ -207,7 +208,7 @@ async def _slow(target: Target, first: bytes) -> str:
 
 
 async def uploads(target: Target) -> str:
-    """Recordings by POST that come with a byte a second."""
+    """Recordings by POST, sent at a byte a second."""
     loop, end_s = asyncio.get_running_loop(), target.end_s
 
     async def slowly() -> Any:
@@ -233,7 +234,7 @@ async def uploads(target: Target) -> str:
 
 
 async def messages(target: Target) -> str:
-    """Small messages as fast as the socket takes them."""
+    """Small messages as fast as the socket accepts them."""
     piece, sent = moshi.encode(moshi.Audio(bytes(2))), 0
     end_s, loop = target.end_s, asyncio.get_running_loop()
     with contextlib.suppress(aiohttp.ClientError, ConnectionError, TimeoutError):
@@ -248,7 +249,7 @@ async def messages(target: Target) -> str:
 
 
 async def texts(target: Target) -> str:
-    """Texts of 200 KB, one after the other, each on a connection of its own."""
+    """Texts of 200 KB, one after the other, each on a separate connection."""
     message = kyutai_tts.encode_client(kyutai_tts.Text("word " * 40_000))
     closed: Counter[str] = Counter()
     end_s, loop = target.end_s, asyncio.get_running_loop()
@@ -267,7 +268,7 @@ async def texts(target: Target) -> str:
 
 
 async def large_events(target: Target, connections: int) -> str:
-    """Texts of 1 MiB, each the worst for some way of reading JSON: on every socket, in every body."""
+    """Texts of 1 MiB, each the worst case for one way of parsing JSON: on every socket, in every body."""
     sockets = (
         "/v1/live/sessions",
         "/v1/realtime",
@@ -284,7 +285,7 @@ async def large_events(target: Target, connections: int) -> str:
                 await ws.send_str(shape)
                 sent["events"] += 1
                 with contextlib.suppress(TimeoutError):
-                    await ws.receive(timeout=0.5)  # an error of its own, or the close
+                    await ws.receive(timeout=0.5)  # its own error, or the close
                 if ws.closed or loop.time() > end_s:
                     return
 
@@ -322,7 +323,7 @@ async def sessions(target: Target) -> str:
 
 
 async def nothing(target: Target) -> str:
-    """No attack: what the talker notices on this machine anyway."""
+    """No attack: the effect of this machine alone on the talker."""
     await asyncio.sleep(target.seconds)
     return "nothing"
 

@@ -1,9 +1,10 @@
-"""One address attacks a server beside one talker of another: what it holds, and what the talker notices.
+"""Attacks a server from one address while another address talks to it, and reports what the attack holds and
+its effect on the talker.
 
     python -m lab.bench.attacks [--front-ends N] [--tree DIR] [--only WORD]
 
-Each attack has a server of its own (the codec ``echo`` with the null backend, ``tiny-stt`` and ``tiny-tts``),
-with timeouts short enough for a run of minutes. The talker comes from 127.0.0.1, the attacker from this
+Each attack has a separate server (the codec ``echo`` with the null backend, ``tiny-stt`` and ``tiny-tts``),
+with timeouts short enough for a run of minutes. The talker's address is 127.0.0.1, the attacker's this
 machine's address on its network. ``--tree`` serves from another checkout, for a table of before and after.
 """
 
@@ -53,12 +54,12 @@ TUNED = (
     *("--tune", "late_refuse_fraction=1", "--tune", "host_lag_ms=60000"),
     *("--tune", "handshake_timeout_s=2", "--tune", "connect_timeout_s=3", "--tune", "quiet_timeout_s=6"),
 )
-"""Admission stays open under load, and what waits for a client is closed while an attack runs."""
+"""Admission remains open under load, and connections that wait for a client are closed during an attack."""
 
 
 @dataclass(frozen=True)
 class Noticed:
-    """What the attack held, and what became of the talker and of those who connected meanwhile.
+    """The connections that the attack held, and the results of the talker and of new callers.
 
     ``p99_ms`` is None for a talker without an answer.
     """
@@ -86,7 +87,7 @@ def own_address() -> str:
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         try:
-            one.connect(("198.51.100.1", 9))  # sends nothing: it finds the address that would be used
+            one.connect(("198.51.100.1", 9))  # sends nothing: it finds the local address of the route
         except OSError as error:
             raise BenchError(f"this machine has no network, and so no second address: {error}") from error
         return str(one.getsockname()[0])
@@ -94,10 +95,10 @@ def own_address() -> str:
 
 @contextmanager
 def serving(folder: Path, front_ends: int, tree: Path | None, *, tls: bool) -> Iterator[int]:
-    """A server for one attack, once it accepts connections; its port.
+    """A server for one attack, once it accepts connections; yields its port.
 
     Raises:
-        BenchError: it ended before.
+        BenchError: it ended early.
     """
     port, log = free_port(), folder / "server.log"
     (folder / "attacks.toml").write_text(CONFIG)
@@ -120,7 +121,7 @@ def serving(folder: Path, front_ends: int, tree: Path | None, *, tls: bool) -> I
 
 
 async def newcomers(url: str, end_s: float) -> list[float]:
-    """How long a newcomer's question takes from its connection to the answer, twice a second, in ms."""
+    """Milliseconds from a new caller's connection to its answer, twice a second."""
     took_ms = []
     while asyncio.get_running_loop().time() < end_s:
         begun_s = time.monotonic()
@@ -132,7 +133,7 @@ async def newcomers(url: str, end_s: float) -> list[float]:
 
 
 async def attacked(name: str, attack: Attack, port: int, address: str, talkers: int) -> Noticed:
-    """Attack a server beside a talker."""
+    """Attack a server while it serves a talker."""
     tls = "TLS" in name
     seconds = HEADER_SECONDS if attack is slow_headers else SECONDS
     url = f"http{'s' if tls else ''}://127.0.0.1:{port}"
@@ -148,7 +149,7 @@ async def attacked(name: str, attack: Attack, port: int, address: str, talkers: 
         *(["--insecure"] if tls else []),
     ]
     talking = asyncio.ensure_future(asyncio.to_thread(probe, url, *talk))
-    await asyncio.sleep(2.0)  # the probe is loaded, and speaks
+    await asyncio.sleep(2.0)  # the probe is loaded, and sends audio
     end_s = asyncio.get_running_loop().time() + seconds
     coming = asyncio.ensure_future(newcomers(url, end_s))
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:

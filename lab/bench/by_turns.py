@@ -1,14 +1,14 @@
-"""Several versions of the server under the same load, by turns: what each costs, and how much each holds.
+"""Runs several versions of the server under the same load, alternating: the cost and the capacity of each.
 
     python -m lab.bench.by_turns old=/elsewhere/.venv/bin/antiphon new=.venv/bin/antiphon
     python -m lab.bench.by_turns old=... new=... --sessions 32 --rounds 9     latency at one load
     python -m lab.bench.by_turns old=... new=... --most --format pcm_s16le    the most sessions of each
     python -m lab.bench.by_turns old=... new=... --serve '--model tiny --slots 48' --sessions 16
 
-Each version is the `antiphon` command of an environment of its own, and options of its own where it has any
+Each version is the `antiphon` command of a separate environment, with its own options, if any
 ('new=.venv/bin/antiphon --front-ends 2'); the load is this version's probe. Every run has a fresh server.
-Without `--serve` it has the null backend of 5 ms. Results go to `out/bench/by-turns.json`, and the summary is
-printed.
+Without `--serve` it uses the null backend with steps of 5 ms. Results go to `out/bench/by-turns.json`, and
+the summary is printed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SERVE: Final = "--backend null --null-step-ms 5 --slots 1024"
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What every version gets."""
+    """The load of every version."""
 
     serve: tuple[str, ...]
     audio_format: str
@@ -48,7 +48,7 @@ class Load:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and print what was found of each version."""
+    """Measure, and print the results of each version."""
     parser = argparse.ArgumentParser(prog="lab.bench.by_turns", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("versions", nargs="+", metavar="NAME=COMMAND", help="the antiphon command of each")
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
@@ -102,7 +102,8 @@ def at_once(results: Results, key: str, command: str, load: Load) -> Values:
 
 
 def most(results: Results, key: str, command: str, load: Load) -> Values:
-    """The largest load that a version holds; one hiccup of the machine does not end the search below it."""
+    """The largest load that a version holds; one disturbance of the machine does not end the search below
+    it."""
     held: dict[int, Values] = {}
 
     def holds(sessions: int) -> bool:
@@ -126,7 +127,7 @@ def most(results: Results, key: str, command: str, load: Load) -> Values:
 
 
 def run(command: str, load: Load, sessions: int) -> Values:
-    """What a fresh server and a probe of it took for a load, and why it was not held, if so."""
+    """The cost of a load on a fresh server and its probe, and the reason if it was not held."""
     seconds = load.seconds + sessions * RAMP_S_PER_SESSION
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -161,7 +162,7 @@ def _serve(command: str, options: Sequence[str]) -> Callable[[int], list[str]]:
 
 
 def line(found: Values) -> str:
-    """One run in words."""
+    """One run as text."""
     state = "; ".join(found["faults"]) or "held"
     p99 = "unknown" if found["p99_ms"] is None else f"{found['p99_ms']:.1f} ms"
     return (
@@ -171,7 +172,7 @@ def line(found: Values) -> str:
 
 
 def summary(runs: Sequence[Values]) -> str:
-    """Medians over the runs of one version, and every run's."""
+    """Medians over the runs of one version, and the values of every run."""
     p99_ms = [found["p99_ms"] for found in runs if found["p99_ms"] is not None]
     columns = (
         ("sessions", "{:g}", [found["sessions"] for found in runs]),

@@ -1,11 +1,11 @@
-"""What a call leaves in the server's memory: thousands of short ones, the size after each batch.
+"""Measures the memory that calls leave in the server: thousands of short ones, and the size after each batch.
 
     python -m lab.bench.call_memory [KIND...] [--calls N] [--batches N] [--front-ends N]
 
 A call is one frame and its answer, eight at a time, on a server of the null backend's codec. Each kind has a
-server of its own; the first quarter of the batches fills what the server keeps of former calls (hashes of
-used tokens, free memory of the allocator). The growth is that of least squares over the other batches, with
-its interval of 95 %, of the memory that a process shares with none, for each role.
+separate server; the first quarter of the batches fills the memory that the server keeps for former calls
+(hashes of used tokens, free memory of the allocator). The growth is the least-squares slope over the other
+batches, with its interval of 95 %, of the memory that a process shares with no other, for each role.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tests.serve.harness import Client, speech
 
 AT_ONCE: Final = 8
 AWAY_S: Final = 0.6
-"""After a cut: its row is free again when the window is over, and the next call finds one."""
+"""Seconds after a cut: the row is free again when the window is over, so that the next call gets one."""
 
 SETTLE_S: Final = 1.0
-"""After a batch, for sockets and rows to be given back."""
+"""Seconds after a batch for freeing sockets and rows."""
 
 OPTIONS: Final = ("--slots", "16", "--max-sessions-per-address", "16", "--tune", "resume_window_s=0.5")
 FRAME: Final = speech(1)
@@ -63,12 +63,12 @@ async def _talk(http: aiohttp.ClientSession, url: str, query: str, *, is_cut: bo
 
 
 async def plain(http: aiohttp.ClientSession, url: str, _: random.Random) -> None:
-    """A call that says goodbye."""
+    """A call with a regular close."""
     await _talk(http, url, QUERY, is_cut=False)
 
 
 async def resumable(http: aiohttp.ClientSession, url: str, _: random.Random) -> None:
-    """A call that could have been resumed."""
+    """A call that can be resumed."""
     await _talk(http, url, f"{QUERY}&resume=1", is_cut=False)
 
 
@@ -79,7 +79,7 @@ async def cut(http: aiohttp.ClientSession, url: str, _: random.Random) -> None:
 
 
 async def hostile(http: aiohttp.ClientSession, url: str, chance: random.Random) -> None:
-    """A session of OpenAI Live with twenty events of nonsense."""
+    """A session of OpenAI Live with twenty invalid events."""
     corpus = [*read_corpus("live"), *read_corpus("realtime")]
     async with http.ws_connect(f"{url}/v1/live/sessions", max_msg_size=0) as ws:
         await ws.send_str(START)
@@ -91,7 +91,7 @@ async def hostile(http: aiohttp.ClientSession, url: str, chance: random.Random) 
 
 
 async def garbage(http: aiohttp.ClientSession, url: str, chance: random.Random) -> None:
-    """A call whose first message is nonsense."""
+    """A call whose first message is invalid."""
     async with http.ws_connect(f"{url}/api/chat?{QUERY}", max_msg_size=0) as ws:
         await Client(ws).event("ready")
         await ws.send_bytes(mutated(chance, [*read_corpus("chat"), *read_corpus("ogg")]))
@@ -101,7 +101,7 @@ async def garbage(http: aiohttp.ClientSession, url: str, chance: random.Random) 
 
 
 async def scrape(http: aiohttp.ClientSession, url: str, _: random.Random) -> None:
-    """A look at the metrics."""
+    """A scrape of the metrics."""
     async with http.get(f"{url}/metrics") as response:
         await response.read()
 
@@ -117,7 +117,7 @@ KINDS: Final[dict[str, Call]] = {
 
 
 async def batch(call: Call, url: str, calls: int, seed: int) -> int:
-    """So many calls, some at a time; returns how many were broken off by the server or the network."""
+    """Run this number of calls, some at a time; returns how many the server or the network ended."""
     failed = 0
     left = iter(range(calls))
 
@@ -136,7 +136,7 @@ async def batch(call: Call, url: str, calls: int, seed: int) -> int:
 
 
 def private_bytes(service: Service) -> dict[str, int]:
-    """What the processes of each role share with none."""
+    """The memory that the processes of each role share with no other."""
     found: dict[str, int] = {}
     for role in ("supervisor", "engine", "front-end"):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,4 +1,4 @@
-"""Capacity as arithmetic: what holding a load means, and how to find the largest one. Pure."""
+"""Capacity as arithmetic: the criteria for holding a load, and the search for the largest one. No I/O."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from lab.bench.harness import Values
 
 MAX_P99_MS = 80.0
 MAX_DRIFT_MS = 8.0
-"""A tenth of a frame, from the first quarter of a run to its last: a backlog that grows, grows by more."""
+"""Milliseconds, a tenth of a frame, from the first quarter of a run to its last: a growing backlog exceeds
+it."""
 
 MAX_SEND_LATE = 0.5
-"""Of a message's period: a generator later than that at p99 no longer spoke in real time."""
+"""Share of a message's period: a generator later than that at p99 was not in real time."""
 
 STEP_DOWN = 0.95
 
 
 def faults(report: Values, *, full_load_s: float, message_ms: float) -> list[str]:
-    """Why a probe's report is no proof of capacity; empty when it is one.
+    """The reasons why a probe's report does not prove capacity; empty if it does.
 
-    Capacity asks for every session answered at random phases in real time, 0 lost, no backlog growing, and
-    a p99 frame latency under 80 ms, with all sessions at once for ``full_load_s``, from a generator that
-    was in time itself with its messages of ``message_ms``.
+    Capacity requires that every session is answered at a random phase in real time, with 0 lost frames, no
+    growing backlog, and a p99 frame latency under 80 ms, with all sessions at once for ``full_load_s``, from
+    a generator that sent its messages of ``message_ms`` in time.
     """
     counts, latency, drift_ms = report["counts"], report["times"]["latency"], report["drift_ms"]
     send_late = report["generator"]["send_late_ms"]
@@ -50,10 +51,10 @@ def faults(report: Values, *, full_load_s: float, message_ms: float) -> list[str
 
 
 def speech_faults(report: Values, *, full_load_s: float) -> list[str]:
-    """Why a probe's report of texts spoken at once is no proof of capacity; empty when it is one.
+    """The reasons why a probe's report of simultaneous texts does not prove capacity; empty if it does.
 
-    Every session must be let in, be spoken to for ``full_load_s`` and never leave a player that starts with
-    80 ms dry: then each frame came in real time.
+    Every session must be admitted, get speech for ``full_load_s``, and never let a player that starts with 80
+    ms run dry: then each frame arrived in real time.
     """
     spoken_s = report["audio_s"] / report["sessions"]
     found = [
@@ -71,9 +72,9 @@ def speech_faults(report: Values, *, full_load_s: float) -> list[str]:
 
 
 def search_largest(holds: Callable[[int], bool], *, start: int, limit: int, tolerance: float = 0.04) -> int:
-    """The largest load found to hold, up to ``limit``: doubled from ``start``, then halved in between.
+    """The largest load that holds, up to ``limit``: doubled from ``start``, then searched by halving.
 
-    Stops when the next one that fails is within ``tolerance`` of it, or one above; 0 when none holds.
+    It stops when the next larger failing load is within ``tolerance``, or one above; 0 if none holds.
     """
     low, high = 0, limit + 1
     trial = min(start, limit)
@@ -93,7 +94,7 @@ def search_largest(holds: Callable[[int], bool], *, start: int, limit: int, tole
 
 
 def confirm_largest(holds: Callable[[int, int], bool], *, found: int, runs: int) -> int:
-    """The largest load, at most ``found``, that holds in ``runs`` runs out of ``runs``; 0 when none does."""
+    """The largest load, at most ``found``, that holds in all of ``runs`` runs; 0 if none does."""
     sessions = found
     while sessions > 0 and not all(holds(sessions, run) for run in range(runs)):
         sessions = min(sessions - 1, int(sessions * STEP_DOWN))

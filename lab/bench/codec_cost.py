@@ -1,4 +1,4 @@
-"""What Opus costs: one 80 ms frame encoded and decoded.
+"""Measures the cost of Opus: one 80 ms frame encoded and decoded.
 
     python -m lab.bench.codec_cost
 
@@ -24,13 +24,13 @@ PACKET_SAMPLES = 480
 
 
 def speech_frames(count: int) -> list[FloatArray]:
-    """So many frames of our own clip."""
+    """This number of frames of the built-in clip."""
     pcm = fit_clip(load_clip(None), count * FRAME_SAMPLES / 24_000)
     return [pcm[start : start + FRAME_SAMPLES] for start in range(0, count * FRAME_SAMPLES, FRAME_SAMPLES)]
 
 
 def cost_ms(frames: list[FloatArray]) -> tuple[float, float]:
-    """Milliseconds to encode and to decode one frame, on this thread alone."""
+    """Milliseconds to encode and to decode one frame, on this thread only."""
     encoder, decoder = make_encoder("opus"), make_decoder("opus")
     begun_s = time.perf_counter()
     packets = [encoder.encode(frame) for frame in frames]
@@ -45,9 +45,9 @@ def cost_ms(frames: list[FloatArray]) -> tuple[float, float]:
 
 
 def measure(*, frames: int = 500, runs: int = 5) -> Values:
-    """Every number of this benchmark; medians over ``runs``."""
+    """All results; medians over ``runs``."""
     speech = speech_frames(frames)
-    cost_ms(speech[:50])  # libopus is loaded and the caches are warm
+    cost_ms(speech[:50])  # load libopus and warm the caches
     costs = [cost_ms(speech) for _ in range(runs)]
     encode_ms, decode_ms = (float(np.median(column)) for column in zip(*costs, strict=True))
     return {

@@ -1,11 +1,11 @@
-"""What the base package weighs, and how soon it is ready: installed by pip into a fresh environment.
+"""Measures the size of the base package and its start-up time, installed by pip into a fresh environment.
 
     python -m lab.bench.cold_start                     installs, about a minute; then five starts, and imports
     python -m lab.bench.cold_start --model echo --runs 9
     python -m lab.bench.cold_start --venv out/base     an environment that is kept, and found again
 
-Needs the network, or a pip that finds the pinned packages. Without torch: the base package alone. Sizes are
-those of the files that pip says it installed, byte code included, pip itself not.
+It needs the network, or a pip that finds the pinned packages. It uses no torch: only the base package. Sizes
+are those of the files that pip reports as installed, including byte code, without pip itself.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ ROOT = Path(__file__).resolve().parents[2]
 OURS = "antiphon"
 POLL_S = 0.005
 IMPORTS = "antiphon.cli, antiphon.serve.hosting.main, antiphon.backends.onnx.executor"
-"""What `antiphon serve` imports before it listens."""
+"""The modules that `antiphon serve` imports before it listens."""
 TIMED_IMPORT = f"import time; s = time.perf_counter(); import {IMPORTS}; print(time.perf_counter() - s)"
 LARGEST = 8
-"""So many packages are told by name."""
+"""Number of the largest packages that are named."""
 
 
 def install(folder: Path) -> Path:
-    """The base package in a virtual environment, made unless it is there: the folder of its packages.
+    """Install the base package into a virtual environment, unless it exists; returns its folder of packages.
 
     Raises:
-        BenchError: pip failed; with the end of what it said.
+        BenchError: pip failed; with the end of its output.
     """
     if not (folder / "bin" / OURS).exists():
         venv.create(folder, with_pip=True, clear=True)
@@ -74,11 +74,11 @@ def install(folder: Path) -> Path:
 
 
 INSTALLERS = frozenset({"pip", "setuptools"})
-"""What an environment comes with, and a server does not need."""
+"""Packages of a new environment that a server does not need."""
 
 
 def installed_bytes(site: Path) -> dict[str, int]:
-    """Bytes of the files of each distribution in ``site``, by name, installers left out."""
+    """Bytes of the files of each distribution in ``site``, by name, without installers."""
     sizes = {}
     for found in metadata.distributions(path=[str(site)]):
         name = found.metadata["Name"]
@@ -89,13 +89,13 @@ def installed_bytes(site: Path) -> dict[str, int]:
 
 
 def installed_versions(site: Path) -> dict[str, str]:
-    """Versions of what is in ``site`` of the packages that numbers depend on."""
+    """Versions of the packages in ``site`` that affect the numbers."""
     found = {entry.metadata["Name"]: entry.version for entry in metadata.distributions(path=[str(site)])}
     return {name: found[name] for name in PACKAGES if name in found}
 
 
 def imported_s(python: Path) -> float:
-    """How long a fresh process imports what it serves with, as its own clock says."""
+    """Seconds that a fresh process imports the server's modules, by its own clock."""
     done = subprocess.run(
         [str(python), "-I", "-c", TIMED_IMPORT], capture_output=True, text=True, check=False
     )
@@ -108,7 +108,7 @@ def ready_s(antiphon: Path, model: str) -> float:
     """From the start of ``antiphon serve`` to the first 200 of ``/readyz``.
 
     Raises:
-        BenchError: it ended before, or was not ready in time.
+        BenchError: it ended early, or was not ready in time.
     """
     port = free_port()
     command = [str(antiphon), "serve", "--model", model, "--port", str(port), "--log-level", "warning"]
@@ -125,7 +125,7 @@ def ready_s(antiphon: Path, model: str) -> float:
 
 @contextmanager
 def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process, stopped in the end, whose environment names no other Python's packages."""
+    """A process that is stopped at the end, and whose environment names no other Python's packages."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean)
     try:
@@ -149,7 +149,7 @@ def is_ready(port: int) -> bool:
 
 
 def render(values: Values) -> str:
-    """The results in Markdown; the second paragraph is what the README quotes."""
+    """The results in Markdown; the README quotes the second paragraph."""
     installed: Mapping[str, int] = values["attempts"]["installed_bytes"]
     total, ours = sum(installed.values()) / 1e6, installed[OURS] / 1e6
     starts, imports = values["attempts"]["ready"], values["attempts"]["import"]
@@ -175,7 +175,7 @@ def _range_s(found: Values) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     options = _parse(argv)
     settings = {"runs": options.runs, "model": options.model}
     results = Results(options.out / "cold-start.json", settings=settings, resume=False)

@@ -1,4 +1,5 @@
-"""Mimi and an stt-1b language model on CPU: upstream and ours (torch, ONNX) by turns; a call of an hour.
+"""Measures Mimi and an stt-1b language model on a CPU: upstream and this project (torch, ONNX), alternating,
+and a call of an hour.
 
     python -m lab.bench.cpu_models                      Mimi and the LM, torch and ONNX, batch 1, 4 and 8
     python -m lab.bench.cpu_models --only hour          60 minutes of one call, as fast as it goes
@@ -8,11 +9,11 @@
     python -m lab.bench.cpu_models --only memory --threads 2 --batch 1 --batch 8        a process for each
     python -m lab.bench.cpu_models --quick              everything small, in seconds, to see that it works
 
-Weights are random and the same on both sides; sizes are the published ones. The two take turns, so that
-whatever else the machine does meets both. On a busy machine two threads wait for each other and say nothing
-about the code: with one thread (the default) the thread's own CPU time is counted, with more the clock's.
-Upstream runs as it comes, with the parts it compiles compiled; --eager leaves that out. The ONNX graphs are
-exported once, into --graphs, where later runs find them (lab/bench/onnx_models.py).
+Weights are random and the same on both sides; sizes are the published ones. The two alternate, so that other
+load on the machine affects both. On a busy machine two threads wait for each other, which distorts the
+result: with one thread (the default) the thread's own CPU time is counted, with more threads the clock's.
+Upstream runs unchanged, including its compiled parts; --eager excludes these. The ONNX graphs are exported
+once, into --graphs, and reused by later runs (lab/bench/onnx_models.py).
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ PARTS = ("roofline", "mimi", "lm", "onnx", "memory", "hour")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What is measured, how large, and how often. ``mimi`` None is the full-size one."""
+    """The models, their sizes, and the number of measurements. ``mimi`` None is the full-size one."""
 
     mimi: Mapping[str, Any] | None = None
     lm: Mapping[str, Any] = field(default_factory=lambda: STT_1B)
@@ -97,7 +98,7 @@ def adopt_lm(upstream: LMModel, config: Mapping[str, Any], *, int8: bool) -> Lan
 def lm_calls(
     upstream: LMModel, forms: Mapping[str, LanguageModel], batch: int
 ) -> Iterator[tuple[str, Callable[[], object]]]:
-    """One step of each, ours on a ring that is full (upstream reads all of its ring in any case)."""
+    """One step of each, ours on a full ring (upstream always reads all of its ring)."""
     tokens = torch.randint(upstream.card, (batch, 33, 1))
     yield "upstream", lambda: upstream.forward_text(tokens)
     for name, model in forms.items():
@@ -111,7 +112,7 @@ def lm_calls(
 
 
 def measure_lm(dtype: torch.dtype, batches: Sequence[int], sizes: Sizes) -> Values:
-    """The temporal transformer's step in one dtype, INT8 weights beside bf16."""
+    """The temporal transformer's step in one dtype, INT8 weights compared with bf16."""
     upstream = make_lm(sizes.lm, dtype)
     forms = {"ours": adopt_lm(upstream, sizes.lm, int8=False)}
     if dtype == torch.bfloat16:
@@ -181,7 +182,7 @@ def _cell(found: Values) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns 1 when a long call was measured and does not hold, else 0."""
+    """The command line. Returns 1 if a long call was measured and does not hold, else 0."""
     options = _parse(argv)
     sizes: Sizes = options.sizes
     before = torch.get_num_threads()

@@ -1,14 +1,14 @@
-"""Where a tick goes on a CPU: ONNX Runtime's own profile, by operator, beside what the CPU reaches.
+"""Profiles a tick on a CPU with ONNX Runtime's own profiler, by operator, compared with the CPU's limits.
 
     python -m lab.bench.cpu_profile                              tiny, Mimi and stt-1b, batch 8, two threads
     python -m lab.bench.cpu_profile --model mimi --batch 1 --form float32
     python -m lab.bench.cpu_profile --quick                      small graphs, to see that it works
 
 The graphs of Mimi and stt-1b are those of ``lab.bench.cpu_models`` (exported once, into --graphs), those of
-tiny as they are shipped; all are opened and bound as the server does it: state is updated where it lies.
-Profiling costs time for every node, so a second session without it runs by turns beside; its time is given
-too. A node's bytes are the weights and the rings that it reads, its multiplications those of its shapes; what
-these take at least is measured first, on as many threads.
+tiny are the shipped ones; all are opened and bound as in the server: state is updated in place. Profiling
+costs time for every node, so a second session without it alternates with the first; its time is reported,
+too. A node's bytes are the weights and the rings that it reads, its multiplications those of its shapes; the
+minimum time for these is measured first, on the same number of threads.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lab.bench.pages import write_page
 from lab.bench.turns import UNTIMED_TURNS, summary
 
 LEAST_SHARE = 0.005
-"""Operators of a smaller share are told together."""
+"""Operators of a smaller share are combined."""
 SHIPPED = "tiny"
 MODELS = (SHIPPED, "mimi", "stt-1b")
 QUICK_PROBE = {"floats": 1 << 20, "side": 256}
@@ -52,9 +52,9 @@ class Subject:
 
 
 def subjects(model: str, form: str | None, setting: Setting) -> Iterator[Subject]:
-    """A model's stages in the order of a tick, in a form (None: the usual one); exported where they were not.
+    """A model's stages in the order of a tick, in a form (None: the usual one); exported if necessary.
 
-    tiny is as it is shipped, in any case.
+    tiny is always in its shipped form.
     """
     if model == SHIPPED:
         checkpoint = load_checkpoint(SHIPPED)
@@ -83,7 +83,8 @@ def profile_stage(file: GraphFile, rows: int, threads: int, runs: int, rates: Ra
 
 
 def by_operator(profile: Profile, rates: Rates) -> Values:
-    """Of the runs that count: each operator's ms in a run, its bytes, products, and the least these take."""
+    """For the runs that count: each operator's ms in a run, its bytes, products, and the minimum time for
+    these."""
     runs = profile.runs
     operators: dict[str, dict[str, Any]] = {}
     for index, run in enumerate(runs):
@@ -167,7 +168,7 @@ def _spread(found: Values) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     options = _parse(argv)
     settings = {
         "models": options.model,

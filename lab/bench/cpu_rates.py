@@ -1,4 +1,5 @@
-"""What a CPU reaches at most: bytes read in a second, and products of float32, bfloat16 and INT8 by torch."""
+"""Measures the limits of a CPU: bytes read per second, and products of float32, bfloat16 and INT8 by
+torch."""
 
 from __future__ import annotations
 
@@ -13,17 +14,18 @@ from lab.bench.harness import Values
 from lab.bench.turns import clock
 
 PROBE_FLOATS: Final = 1 << 26
-"""A quarter of a gigabyte: no cache holds it."""
+"""A quarter of a gigabyte, larger than any cache."""
 PROBE_SIDE: Final = 1024
 PROBE_TURNS: Final = 8
 INT8_UNITS: Final = {"amx_int8": "AMX", "avx512_vnni": "VNNI", "avx_vnni": "VNNI", "asimddp": "dot products"}
-"""What multiplies INT8, by the flag that ``/proc/cpuinfo`` has for it, the fastest first."""
+"""The instructions for INT8 products, by their flag in ``/proc/cpuinfo``, the fastest first."""
 FLOAT32, INT8 = "float32", "int8"
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes read in a second, and multiplications of each kind of number; ``int8_unit`` says by what."""
+    """Bytes read per second, and multiplications of each kind of number; ``int8_unit`` is the instruction for
+    INT8."""
 
     bytes_s: float
     float32_s: float
@@ -32,7 +34,8 @@ class Rates:
     int8_unit: str
 
     def least_s(self, read_bytes: float, products: float, kind: str) -> float:
-        """The longer of reading so many bytes and multiplying so many numbers of a kind."""
+        """The longer time of reading this number of bytes and of multiplying this number of values of a
+        kind."""
         return max(read_bytes / self.bytes_s, products / (self.int8_s if kind == INT8 else self.float32_s))
 
     def to_json(self) -> Values:
@@ -40,7 +43,7 @@ class Rates:
         return asdict(self)
 
     def __str__(self) -> str:
-        """The rates in words."""
+        """The rates as text."""
         return (
             f"{self.bytes_s / 1e9:.1f} GB/s read, {self.float32_s / 1e9:.0f} G products of float32 a second, "
             f"{self.bfloat16_s / 1e9:.0f} of bfloat16, {self.int8_s / 1e9:.0f} of INT8 ({self.int8_unit})"
@@ -48,13 +51,14 @@ class Rates:
 
 
 def measure_rates(threads: int, *, floats: int = PROBE_FLOATS, side: int = PROBE_SIDE) -> Rates:
-    """The best of some sums over ``floats`` numbers, and of some products of square matrices, by torch."""
+    """The best of several sums over ``floats`` numbers, and of several products of square matrices, by
+    torch."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         numbers, square = torch.ones(floats), torch.ones(side, side)
         half, integers = square.bfloat16(), square.to(torch.int8)
-        multiply: Any = torch._int_mm  # torch.matmul takes no INT8
+        multiply: Any = torch._int_mm  # torch.matmul does not support INT8
         return Rates(
             bytes_s=4 * floats / _best_s(numbers.sum),
             float32_s=side**3 / _best_s(lambda: square @ square),
@@ -67,7 +71,7 @@ def measure_rates(threads: int, *, floats: int = PROBE_FLOATS, side: int = PROBE
 
 
 def int8_unit(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """What this CPU multiplies INT8 by."""
+    """The instruction for INT8 products on this CPU."""
     flags = set(cpuinfo.read_text().split()) if cpuinfo.is_file() else set()
     return next((unit for flag, unit in INT8_UNITS.items() if flag in flags), "no unit of its own")
 

@@ -1,8 +1,8 @@
-"""Every stage beside its floor, for ``lab.bench.cpu_models --only roofline``.
+"""Compares every stage with its lower bound, for ``lab.bench.cpu_models --only roofline``.
 
-The floor of a stage is what its nodes cannot do without, added up: of each, the longer of reading its weights
-and rings at this machine's memory rate and of making its products at the rate of their kind. Both rates are
-measured in the same run. A stage whose weights stay in a cache from frame to frame can be below its floor.
+The lower bound of a stage is the sum over its nodes of the longer of two times: reading its weights and rings
+at this machine's memory rate, and computing its products at the rate of their kind. Both rates are measured
+in the same run. A stage whose weights remain in a cache from frame to frame can be below its bound.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lab.bench.turns import take_turns
 
 ROWS: Final = (1, 2, 4, 8, 16)
 PROFILED_ROWS: Final = 2
-"""Neither 1, which has routines of its own, nor many."""
+"""Number of profiled rows: neither 1, which has special routines, nor many."""
 
 
 def measure_roofline(setting: Setting) -> Values:
-    """The machine's rates, and of every stage the floor and the time for each number of rows."""
+    """The machine's rates, and the bound and the time of every stage for each number of rows."""
     rates = measure_rates(setting.threads, **(QUICK_PROBE if setting.size == "small" else {}))
     stages = {}
     for model in MODELS:
@@ -34,7 +34,7 @@ def measure_roofline(setting: Setting) -> Values:
 
 
 def measure_stage(subject: Subject, setting: Setting, rates: Rates) -> Values:
-    """A stage for each number of rows, by turns: times beside ``floor_ms``."""
+    """A stage for each number of rows, alternating: times and ``floor_ms``."""
     file = subject.file
     works = take_profile(file, PROFILED_ROWS, setting.threads, runs=1).works()
     session = file.session(setting.threads, spin=setting.spin)
@@ -45,7 +45,7 @@ def measure_stage(subject: Subject, setting: Setting, rates: Rates) -> Values:
 
 
 def render(attempts: Mapping[str, Values]) -> str:
-    """A section in Markdown; empty where no roofline was measured."""
+    """A section in Markdown; empty if no roofline was measured."""
     found = attempts.get("roofline")
     if found is None:
         return ""

@@ -1,13 +1,14 @@
-"""What the engine costs a frame: rings, scheduling, counters, metrics, wake-ups; the model costs nothing.
+"""Measures the engine's cost per frame: rings, scheduling, counters, metrics, wake-ups; the model has no
+cost.
 
     python -m lab.bench.engine_overhead                              32, 128, 512 and 2048 sessions, 10 s each
     python -m lab.bench.engine_overhead --sessions 512 --seconds 30 --json
 
-The engine runs on its thread with the null backend, whose step takes no time. One owner's thread writes
-whole frames at real time and random phases, and takes every reply and counts its lateness. It takes a turn
-after each tick, as a front end does that the engine wakes, or every --turn-ms. Latency counts from the moment
-a frame is due, so an owner that comes late to write it makes it late. All CPU time of the process is divided
-by the frames answered, the owner's and garbage collection included.
+The engine runs on its thread with the null backend, whose step takes no time. One owner's thread writes whole
+frames in real time at random phases, takes every reply, and counts late ones. It runs after each tick, like a
+front end that the engine wakes, or every --turn-ms. Latency counts from the time at which a frame is due, so
+a late write by the owner makes the frame late. All CPU time of the process, including the owner's and garbage
+collection, is divided by the frames answered.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ SPEC = ModelSpec(
 )
 FRAME_S = SPEC.frame_ms / 1000.0
 LONGEST_TURN = 1.5
-"""Times the least time of a tick: so long after its last turn the owner looks without a tick."""
+"""Number of minimum tick times after which the owner looks without a tick."""
 SETTLE_S = 6.0
-"""Before anything counts: every ring is written once around, so that its memory is there."""
+"""Seconds before counting: every ring is written once, so that its memory is allocated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What was measured at one number of sessions; times are of frames, from due to taken."""
+    """The results for one number of sessions; times are of frames, from due to taken."""
 
     sessions: int
     us_per_frame: float
@@ -61,10 +62,10 @@ class Cost:
 
 
 class Owner:
-    """The thread that writes and reads: sessions at random phases, in the order of these."""
+    """The thread that writes and reads, with sessions at random phases, in the order of the phases."""
 
     def __init__(self, engine: Engine, sessions: int, bell: Wake, turn_s: float | None) -> None:
-        """Own so many sessions, which begin to speak at once."""
+        """Own this number of sessions, which begin to send at once."""
         self._turn_s, self._bell = turn_s, bell
         least_s = least_tick_s(engine.config.least_tick_ms / 1000.0, sessions)
         self._longest_s = LONGEST_TURN * least_s
@@ -77,7 +78,7 @@ class Owner:
         self.latencies_s: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]] = []
 
     def run(self, seconds: float) -> None:
-        """Write what is due and take what is there, for so long."""
+        """Write due frames and take replies, for this time."""
         end_s = time.monotonic() + seconds
         while (now_s := time.monotonic()) < end_s:
             due = (self._due_s <= now_s).nonzero()[0]
@@ -103,7 +104,7 @@ class Owner:
 
 
 def measure(sessions: int, seconds: float, turn_s: float | None) -> Cost:
-    """Run an engine with so many sessions."""
+    """Run an engine with this number of sessions."""
     bell = Wake()
     backend = HostBackend(SPEC, NullRows(SPEC, sleep=lambda _: None), slots=sessions)
     metrics = EngineMetrics(CollectorRegistry(), model="nothing")

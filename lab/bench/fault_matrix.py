@@ -1,11 +1,11 @@
-"""What callers notice of each fault, in frames and milliseconds, and what recovers and when.
+"""Measures the effect of each fault on callers, in frames and milliseconds, and the recovery.
 
     python -m lab.bench.fault_matrix [FAULT...] [--calls N] [--seconds S] [--write]
 
-For each fault a fresh server (the null backend's codec, two front ends, a service manager that starts it
-again after a second) with calls in real time that can be resumed; the fault comes three seconds later.
-``--write`` puts the table into docs/reliability.md. ``disk_hangs`` mounts a file system of 16 MB, for which
-it is root; ``clock_step`` compiles a library. Rows that cannot be run here are left out and named.
+For each fault a fresh server (the null backend's codec, two front ends, a service manager that restarts it
+after a second) serves resumable calls in real time; the fault occurs three seconds later. ``--write`` puts
+the table into docs/reliability.md. ``disk_hangs`` mounts a file system of 16 MB, which requires root;
+``clock_step`` compiles a library. Rows that cannot run here are skipped and named.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from lab.bench.harness import tell
 
 FAULT_AT_S: Final = 3.0
 NEWCOMER_S: Final = 60.0
-"""How long a new caller tries."""
+"""Seconds for which a new caller tries to connect."""
 
 COMMON: Final = ("--slots", "24")
-"""A row for each caller of any fault, and the queues of a server without options."""
+"""Common options: a row for each caller of any fault, and the queues of a server without options."""
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- faults -->", "<!-- end of faults -->"
@@ -51,7 +51,7 @@ HEAD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came of one fault."""
+    """The result of one fault."""
 
     fault: Fault
     fates: tuple[Fate, ...]
@@ -83,7 +83,7 @@ class Row:
 
 
 async def run_fault(fault: Fault, folder: Path, *, calls: int, seconds: float) -> Row:
-    """One row: a server, its calls, the fault, and a caller who comes with the fault."""
+    """Run one row: a server, its calls, the fault, and a caller who connects during the fault."""
     options = [option.replace(FOLDER, str(folder)) for option in fault.options]
     service = Service(*COMMON, *options, faults=fault.faults, environment=fault.environment(folder))
     async with AsyncExitStack() as stack:
@@ -117,7 +117,7 @@ async def run_fault(fault: Fault, folder: Path, *, calls: int, seconds: float) -
 
 @contextmanager
 def folder_of(fault: Fault) -> Iterator[Path | None]:
-    """A folder for a row, None where this machine cannot run it."""
+    """A folder for a row, None if this machine cannot run it."""
     with tempfile.TemporaryDirectory(prefix="antiphon-faults-") as temporary:
         folder = Path(temporary)
         if fault.name == "clock_step" and shutil.which("cc") is None:
@@ -131,7 +131,7 @@ def folder_of(fault: Fault) -> Iterator[Path | None]:
 
 @contextmanager
 def _mounted(folder: Path) -> Iterator[Path | None]:
-    """A file system of its own, which can be frozen."""
+    """A separate file system, which can be frozen."""
     image, mounted = folder / "image", folder / "mounted"
     mounted.mkdir()
     image.write_bytes(bytes(16 << 20))
@@ -152,7 +152,7 @@ def _succeeds(command: Sequence[str]) -> bool:
 
 
 def table(rows: Sequence[Row], left_out: Sequence[str], command: str) -> str:
-    """The table in Markdown, and how it was made."""
+    """The table in Markdown, and the command that makes it."""
     calls, load = len(rows[0].fates) if rows else 0, os.getloadavg()[0]
     lines = [f"`{command}`: {calls} calls a fault, load average {load:.1f} at the end.", "", HEAD]
     lines += [row.line() for row in rows]
@@ -169,7 +169,7 @@ def write(text: str) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the faults named, or all; print the table."""
+    """Run the named faults, or all; print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"[all]: {', '.join(FAULTS)}")
     parser.add_argument("--calls", type=int, default=8, help="calls under way [%(default)s]")
@@ -189,7 +189,7 @@ def main(argv: Sequence[str]) -> int:
                 continue
             try:
                 row = asyncio.run(run_fault(FAULTS[name], folder, calls=args.calls, seconds=args.seconds))
-            except Exception as error:  # a boundary: the other rows are measured all the same
+            except Exception as error:  # a boundary: the other rows are measured anyway
                 left_out.append(f"`{name}`, which failed with {error!r}")
                 has_failed = True
                 continue

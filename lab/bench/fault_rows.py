@@ -1,6 +1,6 @@
-"""The faults of the matrix: what is done, to which server, and what is counted beside the calls.
+"""The faults of the matrix: the injection, the server's options, and further counts in addition to the calls.
 
-Where LiveKit's simulated scenarios have a name for one, it is theirs.
+Faults with a name in LiveKit's simulated scenarios have that name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lab.bench.fault_talker import QUERY
 from lab.bench.wall_clock import shift_wall_clock, with_wall_clock
 
 FOLDER: Final = "FOLDER"
-"""In options: a folder of the row's own."""
+"""In options: a separate folder of the row."""
 
 SPLIT: Final = ("--front-ends", "2")
 STOPPED_S: Final = 3.0
@@ -33,21 +33,21 @@ FLOOD_FILES: Final = 300
 FREE_FILES: Final = 24
 SHIFT_S: Final = 3600
 LITTLE_BYTES: Final = 262_144
-"""Less than the rings of any server; a process may write files, memory shared with others among them, up to
-this size."""
+"""Bytes, less than the rings of any server: the limit on the size of a file, including shared memory, that a
+process writes."""
 
 PLANNED_TICK: Final = 60
-"""Of the backend's faults: it comes some three seconds into the calls, of which a tick may have several."""
+"""Tick of the backend's faults, about three seconds into the calls; a call may have several ticks."""
 
 MISSED_S: Final = 0.2
-"""Without an answer, a call has met the backend's fault."""
+"""Seconds without an answer after which a call counts as hit by the backend's fault."""
 
 START_S: Final = 60.0
-"""For a server that is to end when it starts."""
+"""Seconds for a server that should end when it starts."""
 
 
 async def _nothing(_: Scene) -> None:
-    """The quiet run that the others are held against."""
+    """The quiet run, with which the others are compared."""
 
 
 def _kill(role: str) -> Callable[[Scene], Awaitable[None]]:
@@ -70,7 +70,7 @@ async def _reset_all(scene: Scene) -> None:
 
 
 async def _reset_again(scene: Scene) -> None:
-    """Each connection, and the next one as soon as the call goes on."""
+    """Each connection, and the next one as soon as the call continues."""
     await _reset_all(scene)
     async with asyncio.timeout(10.0):
         for talker in scene.talkers:
@@ -92,7 +92,7 @@ async def _leave(scene: Scene) -> None:
 
 
 async def _upgrades(scene: Scene) -> None:
-    """So many WebSockets a second, each of which asks for a row and leaves at once."""
+    """This number of WebSockets a second, each of which requests a row and disconnects at once."""
     answers: Counter[str] = Counter()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
 
@@ -117,7 +117,7 @@ async def _upgrades(scene: Scene) -> None:
 
 
 async def _no_open_files(scene: Scene) -> None:
-    """Every process may open only a few more files, and hundreds of connections come and stay."""
+    """Every process may open only a few more files, and hundreds of connections stay open."""
     for process in scene.service.processes():
         soft = process.num_fds() + FREE_FILES
         process.rlimit(resource.RLIMIT_NOFILE, (soft, process.rlimit(resource.RLIMIT_NOFILE)[1]))
@@ -134,13 +134,13 @@ async def _no_open_files(scene: Scene) -> None:
 
 
 async def _disk_full(scene: Scene) -> None:
-    """No file of any process may become longer than it is, as on a full disk."""
+    """No file of any process may grow, as on a full disk."""
     for process in scene.service.processes():
         process.rlimit(resource.RLIMIT_FSIZE, (65_536, resource.RLIM_INFINITY))
 
 
 async def _disk_hangs(scene: Scene) -> None:
-    """The file system with the recordings and the usage records takes no byte for three seconds."""
+    """The file system of the recordings and the usage records accepts no byte for three seconds."""
     await _run("fsfreeze", "--freeze", str(scene.folder))
     try:
         await asyncio.sleep(STOPPED_S)
@@ -159,7 +159,7 @@ async def _recorded(scene: Scene) -> None:
 
 
 async def _planned_tick(scene: Scene) -> None:
-    """The backend's fault has come: a call has had no answer for a while, or has ended."""
+    """The backend's fault has occurred: a call has had no answer for a while, or has ended."""
     async with asyncio.timeout(START_S):
         while max(talker.silent_s for talker in scene.talkers) < MISSED_S:  # noqa: ASYNC110 (another process)
             await asyncio.sleep(0.01)
@@ -170,16 +170,16 @@ def _slow_ticks() -> NullFaults:
 
 
 async def _step_clock(scene: Scene) -> None:
-    """The wall clock goes an hour forward, two back, and is right again; the monotonic clock goes on."""
+    """The wall clock steps an hour forward, two back, and is right again; the monotonic clock continues."""
     for shift_s in (SHIFT_S, -SHIFT_S, 0):
         shift_wall_clock(scene.folder, shift_s)
         await asyncio.sleep(1.0)
 
 
 async def _no_ring_memory(scene: Scene) -> None:
-    """The engine's process ends, and the next one finds no memory for its rings; the one after does."""
+    """The engine's process ends, and the next one has no memory for its rings; the one after that does."""
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (LITTLE_BYTES, old[1]))  # of what is started from now on
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LITTLE_BYTES, old[1]))  # of processes started from now on
     try:
         scene.signal("engine", signal.SIGKILL)
         async with asyncio.timeout(START_S):
@@ -192,7 +192,7 @@ async def _no_ring_memory(scene: Scene) -> None:
 
 
 async def _stalls(scene: Scene) -> None:
-    """Packets are lost: nothing passes for 200 ms, five times, as TCP waits for one to come again."""
+    """Packets are lost: nothing passes for 200 ms, five times, like TCP's wait for a retransmission."""
     assert scene.proxy is not None
     for _ in range(5):
         scene.proxy.open.clear()
@@ -202,7 +202,7 @@ async def _stalls(scene: Scene) -> None:
 
 
 async def _slow_readers(scene: Scene) -> None:
-    """Every other caller takes a tenth of what it is sent."""
+    """Every second caller reads a tenth of the data that it is sent."""
     await asyncio.gather(*(_sip(talker.transport) for talker in scene.talkers[::2]))
 
 
@@ -216,7 +216,7 @@ async def _sip(transport: Any) -> None:
 
 
 async def _slow_writers(scene: Scene) -> None:
-    """Beside the calls, 64 connections send a header at a byte a second."""
+    """During the calls, 64 connections send a header at a byte a second."""
     writers = []
     for _ in range(64):
         _, writer = await asyncio.open_connection("127.0.0.1", scene.service.port)
@@ -232,10 +232,10 @@ async def _slow_writers(scene: Scene) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One row of the matrix: ``inject`` is done three seconds into the calls of a server with ``options``.
+    """One row of the matrix: ``inject`` runs three seconds into the calls of a server with ``options``.
 
-    ``comes`` waits for one that comes by itself, and ``after`` looks at the server when the calls are over.
-    ``delay_s`` puts a proxy before it.
+    ``comes`` waits for a fault that occurs automatically, and ``after`` checks the server when the calls are
+    over. ``delay_s`` puts a proxy in front of it.
     """
 
     name: str
@@ -321,4 +321,4 @@ FAULTS: Final = {
         Fault("backend_slow", "every 40th step takes 150 ms", faults=_slow_ticks()),
     )
 }
-"""All of them by name, in the order of the table."""
+"""The faults by name, in the order of the table."""

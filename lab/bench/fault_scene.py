@@ -1,4 +1,4 @@
-"""A server as a service manager keeps it, its processes, and a proxy before it that delays and stalls."""
+"""A server under a service manager, its processes, and a proxy in front of it that delays and stalls."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from tests.serve.process import START_S, said, start_process
 from tests.support.launch import free_port
 
 RESTART_S = 1.0
-"""What a service manager waits before it starts an ended server again (RestartSec of our unit)."""
+"""Seconds that a service manager waits before it restarts an ended server (RestartSec of our unit)."""
 
 TRY_S = 0.1
 NEWCOMER_S = 1.0
-"""A new caller gives up a connection that says nothing for so long, and tries again."""
+"""Seconds without data after which a new caller gives up a connection, and retries."""
 
 
 class Service:
-    """A server process on a port of its own, started again whenever it ends."""
+    """A server process on a separate port, restarted whenever it ends."""
 
     def __init__(
         self, *options: str, faults: NullFaults | None = None, environment: Mapping[str, str]
     ) -> None:
-        """Start nothing yet."""
+        """Prepare; nothing is started yet."""
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.starts = 0
@@ -93,7 +93,7 @@ class Service:
             self.log.append(line.decode(errors="replace").rstrip())
 
     def processes(self) -> list[psutil.Process]:
-        """All of it, the first process first."""
+        """All of its processes, the first process first."""
         assert self._process is not None
         first = psutil.Process(self._process.pid)
         return [first, *first.children(recursive=True)]
@@ -105,10 +105,10 @@ class Service:
 
 
 class Proxy:
-    """TCP in user space: every piece ``delay_s`` later, nothing while :attr:`open` is clear."""
+    """A TCP proxy: every piece is delayed by ``delay_s``, and nothing passes while :attr:`open` is clear."""
 
     def __init__(self, port: int, *, delay_s: float = 0.0, bytes_per_s: float = 0.0) -> None:
-        """Pass on to ``port``; replies no faster than ``bytes_per_s``, 0 for any pace."""
+        """Forward to ``port``; replies are no faster than ``bytes_per_s``, 0 for no limit."""
         self._port, self._delay_s, self._bytes_per_s = port, delay_s, bytes_per_s
         self.open = asyncio.Event()
         self.open.set()
@@ -169,7 +169,7 @@ class Proxy:
 
 @dataclass
 class Scene:
-    """What a fault is done to: a service, and the calls on it. ``facts`` are what else is to be told."""
+    """The target of a fault: a service, and the calls on it. ``facts`` are further results to report."""
 
     service: Service
     http: aiohttp.ClientSession
@@ -197,7 +197,7 @@ class Scene:
 
 
 async def newcomer_ms(url: str, until_s: float) -> float | None:
-    """How long a caller who comes now waits for the first reply, trying again and again; None for never."""
+    """The time that a new caller waits for the first reply, with retries; None if it gets none."""
     begun_s = time.monotonic()
     frame = moshi.encode(moshi.Audio(np.zeros(FRAME_SAMPLES, "<f4").tobytes()))
     async with aiohttp.ClientSession() as http:

@@ -1,4 +1,4 @@
-"""A caller in real time that counts what a fault costs it, and goes on with its call where it can."""
+"""A caller in real time that counts the effect of a fault, and resumes its call if possible."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from tests.support.stamp import read_stamp
 
 FRAME_S = 0.08
 HELD_FRAMES = 5
-"""What a caller still has of its own audio when a connection is back: 400 ms."""
+"""Frames of its own audio that a caller still has when a connection is restored: 400 ms."""
 
 RETRY_S = 0.05
 LAST_S = 2.0
-"""How long replies are waited for after the last frame."""
+"""Seconds to wait for replies after the last frame."""
 
 POLL_S = 0.25
 NOISES = 25
-"""Frames of audio, said again and again."""
+"""Frames of audio, sent repeatedly."""
 
 QUERY = "ext=1&format=pcm_f32le"
 RESET = struct.pack("ii", 1, 0)
-"""Of SO_LINGER: closing sends RST."""
+"""Value of SO_LINGER with which closing sends RST."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What one call was like.
+    """The result of one call.
 
     Of ``due`` frames, ``lost`` were never answered and ``late`` more than 80 ms after their last sample;
-    ``foreign`` replies were not made of this call's own frame. ``silence_ms`` is the longest time between two
-    replies, less a frame. ``ended`` says why the call ended before its time, "" where it did not.
+    ``foreign`` replies were not made from this call's own frame. ``silence_ms`` is the longest time between
+    two replies, less a frame. ``ended`` is the reason why the call ended early, "" if it did not.
     """
 
     due: int
@@ -62,7 +62,7 @@ class Fate:
 
 @dataclass
 class Talker:
-    """One call of so many frames to a server of the null backend's codec."""
+    """One call of a number of frames to a server of the null backend's codec."""
 
     http: aiohttp.ClientSession
     url: str
@@ -75,7 +75,7 @@ class Talker:
     resumed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        """Make what is said."""
+        """Make the audio to send."""
         self._pcm = speech(NOISES, self.seed).reshape(NOISES, FRAME_SAMPLES)
         self._hashes = hash_frames(self._pcm).tolist()
         self._answered_s: dict[int, float] = {}
@@ -88,7 +88,7 @@ class Talker:
 
     @property
     def transport(self) -> asyncio.Transport | None:
-        """What the call goes over now."""
+        """The current transport of the call."""
         found: asyncio.Transport | None = None
         if self.socket is not None and self.socket._response.connection is not None:
             found = self.socket._response.connection.transport
@@ -96,7 +96,7 @@ class Talker:
 
     @property
     def silent_s(self) -> float:
-        """Since the last answer."""
+        """Seconds since the last answer."""
         return time.monotonic() - (self._heard_s or self._start_s or time.monotonic())
 
     def reset(self) -> None:
@@ -108,7 +108,7 @@ class Talker:
             transport.abort()
 
     async def run(self) -> Fate:
-        """Talk until all is said, over as many connections as it takes."""
+        """Talk until all frames are sent, over as many connections as needed."""
         base = f"{self.url}/api/chat?{self.query}"
         url, claim = base, None
         while True:
@@ -126,7 +126,7 @@ class Talker:
             url, claim = self.thread.resuming_url(base), self.thread.claim(max(0, self._due() - HELD_FRAMES))
 
     def _due(self) -> int:
-        """Frames whose last sample has been spoken."""
+        """Frames whose last sample was sent."""
         elapsed_s = time.monotonic() - self._start_s if self._start_s else 0.0
         return min(self.frames, int(elapsed_s / FRAME_S))
 
@@ -139,7 +139,7 @@ class Talker:
         async with self.http.ws_connect(url, max_msg_size=0, timeout=patience) as ws:
             self.socket = ws
             if claim is not None:
-                self.resumed.clear()  # its answer says what is to be sent
+                self.resumed.clear()  # its answer determines the next frame to send
                 await ws.send_bytes(claim)
             sending = asyncio.ensure_future(self._send(ws, is_first=claim is None))
             try:

@@ -1,9 +1,9 @@
-"""What a recogniser writes of speech that begins with the audio, by the silence it hears before.
+"""Measures a recogniser's transcript of speech that begins with the audio, by the silence before it.
 
 Usage: make bench BENCH=first_word, with espeak-ng, flite and festival (festvox-kallpc16k) installed.
 
 Questions of held-out voices are cut at their first sound; for speech without a pause, one voice asks question
-after question. No server is in between.
+after question. No server is involved.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from lab.train.synthetic_voices import SAMPLE_RATE, Voice, draw_voice, speak
 
 AFTER_FRAMES: Final = 24
 QUIET: Final = 0.01
-"""Of the loudest sample: what is softer, before a question and after it, is cut off."""
+"""Share of the loudest sample below which sound before and after a question is cut off."""
 PROGRAMS: Final = ("espeak-ng", "flite", "festival")
 PREFIXES: Final = (1, 2, 3, 6, 13)
 
 Question = tuple[str, FloatArray]
-"""What is asked, and its sound, float32 ``[samples]``."""
+"""A question, and its sound, float32 ``[samples]``."""
 
 
 def cut(pcm: FloatArray) -> FloatArray:
@@ -43,7 +43,7 @@ def cut(pcm: FloatArray) -> FloatArray:
 
 
 def questions(count: int, seed: int = 5) -> list[Question]:
-    """Questions of every kind, each in a voice that training never hears."""
+    """Questions of every kind, each in a voice that is not in the training data."""
     rng, domain, found = random.Random(seed), Domain(), list[Question]()
     while len(found) < count:
         voice, intent = draw_voice(rng, held_out=True), list(PHRASINGS)[len(found) % len(PHRASINGS)]
@@ -54,7 +54,7 @@ def questions(count: int, seed: int = 5) -> list[Question]:
 
 
 def without_pause(voice: Voice, seconds: float, seed: int = 3) -> Question:
-    """Question after question of one voice, with nothing in between."""
+    """Question after question of one voice, without pauses."""
     rng, domain, asked, sounds = random.Random(seed), Domain(), list[str](), list[FloatArray]()
     while sum(pcm.size for pcm in sounds) < seconds * SAMPLE_RATE:
         asked.append(domain.draw(rng).question)
@@ -63,7 +63,7 @@ def without_pause(voice: Voice, seconds: float, seed: int = 3) -> Question:
 
 
 def written(clips: Sequence[FloatArray], prefix_frames: int, model: str = "tiny-stt") -> list[str]:
-    """What the model writes of each clip, float32 ``[samples]``, after so many frames of silence."""
+    """The model's transcript of each clip, float32 ``[samples]``, after this number of frames of silence."""
     checkpoint = load_checkpoint(model)
     spec, tokenizer = checkpoint.spec, checkpoint.text_tokenizer()
     assert tokenizer is not None
@@ -88,7 +88,7 @@ def written(clips: Sequence[FloatArray], prefix_frames: int, model: str = "tiny-
 
 
 def line(name: str, asked: Sequence[Question], prefix_frames: int) -> str:
-    """A row of the table: how many are empty, and how many words are wrong."""
+    """A row of the table: the number of empty transcripts, and of wrong words."""
     heard = written([pcm for _, pcm in asked], prefix_frames)
     words = sum(len(text.split()) for text, _ in asked)
     pairs = [(text, other) for (text, _), other in zip(asked, heard, strict=True)]

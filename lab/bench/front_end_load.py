@@ -1,7 +1,7 @@
-"""Callers of a bench who talk in PCM, and what becomes of their frames while others come and go.
+"""Callers of a bench that talk in PCM, and the results of their frames while others connect and disconnect.
 
-A talker sends a frame of 80 ms each 80 ms, and takes the time until its answer. The others are processes of
-their own, so that making them does not delay the talkers.
+A talker sends a frame of 80 ms every 80 ms, and measures the time until its answer. The others are separate
+processes, so that creating them does not delay the talkers.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ TALK: Final = "/api/chat?ext=1&format=pcm_s16le"
 PLAIN: Final = "/api/chat"
 
 SETTLE_S: Final = 2.0
-"""Talkers talk for so long before anything else begins."""
+"""Seconds that talkers talk before the load begins."""
 
 LOOK_S: Final = 0.1
-"""From one attempt of a newcomer to the next."""
+"""Seconds between two attempts of a new caller."""
 
 
 class Talkers:
-    """Calls at random phases; ``frames`` holds (when it was sent, latency in seconds) of each answer."""
+    """Calls at random phases; ``frames`` has (send time, latency in seconds) of each answer."""
 
     def __init__(self, url: str, count: int) -> None:
         self._url, self._count = url, count
         self.frames: list[tuple[float, float]] = []
         self.sent = 0
-        self.cut: list[int | None] = []  # by the code of each connection that the server has closed
+        self.cut: list[int | None] = []  # close code of each connection that the server has closed
         self.is_over = False
 
     async def run(self) -> None:
@@ -72,7 +72,7 @@ class Talkers:
                     self.frames.append((sent_s[answer.frame], time.monotonic() - sent_s[answer.frame]))
 
     def between(self, start_s: float, end_s: float) -> Values:
-        """p99 in ms of what was sent in a span, and how many were late."""
+        """p99 in ms of the frames sent in a span, and the number of late ones."""
         latencies = [latency_s for at_s, latency_s in self.frames if start_s <= at_s < end_s]
         return {
             "frames": len(latencies),
@@ -82,7 +82,7 @@ class Talkers:
 
 
 def burst(url: str, talkers: int, connections: int) -> Values:
-    """``connections`` callers within one second, beside those who talk."""
+    """``connections`` callers within one second, in addition to the talkers."""
     return asyncio.run(_burst(url, talkers, connections))
 
 
@@ -113,7 +113,7 @@ def _connect_all(url: str, connections: int) -> Values:
 
 
 async def _connect(url: str, connections: int) -> Values:
-    """Open all of them within a second, each at its own moment, hold them for a while, and close."""
+    """Open all of them within a second, at random moments, hold them for a while, and close."""
     longest_s = 0.0
     opened = refused = 0
 
@@ -137,7 +137,8 @@ async def _connect(url: str, connections: int) -> Values:
 
 
 def overload(url: str, talkers: int, surge: int, *, surge_s: float, after_s: float) -> Values:
-    """``surge`` callers of Opus for ``surge_s`` seconds; when is all normal after they have left?"""
+    """``surge`` callers of Opus for ``surge_s`` seconds, and the time until latency is normal after they have
+    left."""
     return asyncio.run(_overload(url, talkers, surge, surge_s, after_s))
 
 
@@ -169,7 +170,7 @@ async def _overload(url: str, talkers: int, surge: int, surge_s: float, after_s:
 
 
 def normal_after_s(talkers: Talkers, left_s: float, after_s: float, before_ms: float | None) -> float | None:
-    """The end of the last half second in which p99 was above twice what it was before, and above 20 ms."""
+    """The end of the last half second in which p99 was above twice its value before, and above 20 ms."""
     limit_ms = max(20.0, 2 * (before_ms or 0.0))
     last_s = 0.0
     for at_s in halves(after_s):
@@ -180,12 +181,12 @@ def normal_after_s(talkers: Talkers, left_s: float, after_s: float, before_ms: f
 
 
 def halves(seconds: float) -> list[float]:
-    """Where each half second begins."""
+    """The start of each half second."""
     return [number / 2 for number in range(int(2 * seconds))]
 
 
 async def _until_admitted(url: str, left_s: float, limit_s: float) -> float:
-    """Seconds after ``left_s`` of the last refusal before a newcomer is let in."""
+    """Seconds after ``left_s`` of the last refusal before a new caller is admitted."""
     refused_s = left_s
     async with aiohttp.ClientSession() as http:
         while time.monotonic() < left_s + limit_s:

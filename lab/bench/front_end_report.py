@@ -1,4 +1,4 @@
-"""The results of ``lab.bench.front_ends`` as text and as a figure, and what they say of larger machines."""
+"""The results of ``lab.bench.front_ends`` as text and as a figure, and estimates for larger machines."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ FRAME_MS: Final = 80.0
 NAMES: Final = {"opus": "Opus, 20 ms messages", "pcm_s16le": "PCM, 80 ms messages"}
 COMPUTED_FOR: Final = (4, 8, 15)
 ROWS: Final = 2000
-"""Recognisers of one card: how many front ends they need is computed."""
+"""Recogniser rows of one GPU, for which the number of front ends is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuTime:
     """CPU milliseconds of a session and frame, in a front end and in the engine's process.
 
-    ``busy`` is the share of one core that a front end had used up at the largest load that it held.
+    ``busy`` is the share of one core that a front end used at the largest load that it held.
     """
 
     front_end_ms: float
@@ -29,13 +29,13 @@ class CpuTime:
     busy: float
 
     def sessions(self, front_ends: int) -> int:
-        """The sessions of so many front ends, each on a core of its own, and the engine on another."""
+        """The sessions of this number of front ends, with a core for each and for the engine."""
         by_front_ends = front_ends * self.busy * FRAME_MS / self.front_end_ms
         by_engine = self.busy * FRAME_MS / self.engine_ms if self.engine_ms else by_front_ends
         return int(min(by_front_ends, by_engine))
 
     def front_ends(self, sessions: int) -> int:
-        """The front ends that so many sessions need."""
+        """The front ends for this number of sessions."""
         return -(-sessions // max(1, int(self.busy * FRAME_MS / self.front_end_ms)))
 
 
@@ -191,7 +191,7 @@ def _recognisers(attempts: Mapping[str, Values]) -> list[str]:
 
 
 def plot(values: Values, path: Path) -> None:
-    """p99 frame latency by sessions; loads of which some callers were refused are hollow.
+    """p99 frame latency by sessions; loads with refused callers are hollow.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

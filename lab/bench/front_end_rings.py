@@ -1,7 +1,7 @@
-"""A recogniser's rows whose PCM comes through shared memory: what the engine's process needs for each.
+"""A recogniser's rows whose PCM arrives through shared memory: the cost of each in the engine's process.
 
 The engine is in this process, on a backend that sleeps; generator processes have a pool of leases each, write
-a frame each 80 ms at random phases, and read the replies.
+a frame every 80 ms at random phases, and read the replies.
 
 ``python -m lab.bench.front_end_rings DESCRIPTOR JSON`` is one generator.
 """
@@ -47,11 +47,11 @@ FRAME_S: Final = 0.08
 STEP_S: Final = 0.03
 MODEL: Final = "tiny-stt"
 CLOSE_S: Final = 0.5
-"""For the engine to read that calls are over, before their process ends."""
+"""Seconds for the engine to read that calls are over, before their process ends."""
 
 
 class NullRecogniser:
-    """Rows of a recogniser that hear nothing: a step sleeps, and every row says its next token."""
+    """Rows of a recogniser without a model: a step sleeps, and every row outputs its next token."""
 
     def __init__(self, slots: int, step_s: float) -> None:
         """``slots`` rows of the shapes of :data:`MODEL`."""
@@ -61,17 +61,17 @@ class NullRecogniser:
         self._heads = 0 if spec.lm is None else spec.lm.extra_heads
 
     def warm_up(self, progress: Progress) -> None:
-        """Nothing to do."""
+        """No effect."""
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
-        """No use for them."""
+        """No effect."""
 
     def plan(self, rows: Any, *, is_fixed: bool = False) -> int:
-        """As many as are named."""
+        """The number of named rows."""
         return self.info.slots if is_fixed else int(rows.size)
 
     def step(self, inputs: StepInputs) -> StepOutputs:
-        """Sleep, then answer all of them."""
+        """Sleep, then answer all rows."""
         time.sleep(self._step_s)
         self._tokens[inputs.rows] += 1
         all_of_them = np.ones(inputs.count, np.bool_)
@@ -83,15 +83,15 @@ class NullRecogniser:
         raise NotImplementedError
 
     def snapshot(self, row: int) -> RowSnapshot:
-        """A row is its counter."""
+        """The state of a row is its counter."""
         return RowSnapshot("null", {"token": self._tokens[row : row + 1].copy()}, 4)
 
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
-        """Put the counter back."""
+        """Restore the counter."""
         self._tokens[row] = snapshot.tensors["token"][0]
 
     def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
-        """It is there already."""
+        """No effect: it is on the host already."""
         return dict(snapshot.tensors)
 
     def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
@@ -99,15 +99,15 @@ class NullRecogniser:
         return RowSnapshot("null", dict(arrays), 4)
 
     def state_bytes(self) -> int:
-        """Next to nothing."""
+        """Almost nothing."""
         return self._tokens.nbytes
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """No effect."""
 
 
 def measure_rings(rows: int, generators: int, *, seconds: float, step_s: float = STEP_S) -> Values:
-    """p99 of what the engine needs from a whole frame to its reply, and the host's share of its time."""
+    """p99 of the engine's time from a whole frame to its reply, and the host's share of it."""
     engine = Engine(
         NullRecogniser(rows, step_s),
         EngineConfig(slots=rows),
@@ -170,7 +170,7 @@ def _start(fleet: ServerThread, pool: int, calls: int, seconds: float) -> subpro
 
 
 class Generator:
-    """Calls whose frames are due at random phases, worked off in the order of time."""
+    """Calls with frames due at random phases, processed in the order of time."""
 
     def __init__(self, sessions: list[Session], frame_samples: int) -> None:
         self._sessions = sessions
@@ -181,7 +181,7 @@ class Generator:
         self.late_ms = 0.0
 
     async def run(self, seconds: float) -> None:
-        """Write and read for so long."""
+        """Write and read for this time."""
         start_s = time.monotonic()
         for number in range(round(seconds / FRAME_S)):
             for phase_s, session in zip(self._phases, self._sessions, strict=True):
@@ -206,7 +206,7 @@ class Generator:
 
 
 async def generate(control: socket.socket, facts: Mapping[str, Any]) -> None:
-    """One generator process."""
+    """Run one generator process."""
     random.seed(facts["seed"])
     port = (await connect(control))[MODEL]
     sessions = [

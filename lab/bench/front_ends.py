@@ -1,12 +1,13 @@
-"""What front ends bring: p99 against sessions, a burst of connections, an overload that ends, CPU, and scale.
+"""Measures the effect of front ends: p99 by sessions, a burst of connections, a temporary overload, CPU, and
+scale.
 
     python -m lab.bench.front_ends                      about forty minutes on two quiet cores
     python -m lab.bench.front_ends --quick              a minute, to see that it works
     python -m lab.bench.front_ends --parts burst        one part; the others keep what an earlier run found
     python -m lab.bench.front_ends --resume             go on where an interrupted run stopped
 
-Every run has a fresh `antiphon serve --backend null`, and its load comes from processes of their own on the
-same machine. Results go to `out/bench/front-ends.json`, `.md` and `.png`.
+Every run has a fresh `antiphon serve --backend null`, and its load comes from separate processes on the same
+machine. Results go to `out/bench/front-ends.json`, `.md` and `.png`.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from lab.bench.pages import write_page
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run measures and for how long; a resumed run must have the same."""
+    """The settings and the length of a run; a resumed run must have the same."""
 
     front_ends: tuple[int, ...] = (0, 1, 2)
     opus: tuple[int, ...] = (16, 32, 64, 96, 112, 128, 144, 160, 192, 224)
@@ -109,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def serving(front_ends: int, *options: str) -> Iterator[RunningServer]:
-    """A fresh server; its limits let one address open as many connections as come."""
+    """A fresh server; its limits let one address open any number of connections."""
     command = serve_command(
         "--front-ends", str(front_ends), "--tune", "max_new_connections_per_s=1000", *options
     )
@@ -143,7 +144,7 @@ def switches(server: RunningServer) -> int:
 
 
 def load(server: RunningServer, sessions: int, seconds: float, *options: str) -> Values:
-    """One load of `antiphon probe`, and what the server's processes took for it."""
+    """One load of `antiphon probe`, and the CPU of the server's processes for it."""
     begun, begun_switches = cpu_of(server), switches(server)
     values = probe(server.url, "--sessions", str(sessions), "--seconds", f"{seconds:g}", *options)
     report = values["report"]
@@ -163,7 +164,7 @@ def load(server: RunningServer, sessions: int, seconds: float, *options: str) ->
 
 
 def sweep(results: Results, settings: Settings) -> None:
-    """p99 and CPU against sessions, beyond what is held; refusals are counted, and no fault."""
+    """p99 and CPU by sessions, beyond capacity; refusals are counted, and are no fault."""
     for audio_format, loads in (("opus", settings.opus), ("pcm_s16le", settings.pcm)):
         for sessions in loads:
             for front_ends in settings.front_ends:
@@ -184,12 +185,12 @@ def _swept(settings: Settings, audio_format: str, sessions: int, front_ends: int
 
 
 def bursts(results: Results, settings: Settings) -> None:
-    """Connections within one second, beside callers who talk."""
+    """Connections within one second, in addition to talkers."""
     _repeat(results, settings, "burst", lambda url: burst(url, settings.talkers, settings.burst))
 
 
 def overloads(results: Results, settings: Settings) -> None:
-    """More callers than can be served, and how soon all is normal after they have left."""
+    """More callers than can be served, and the time until latency is normal after they have left."""
     _repeat(
         results,
         settings,
@@ -219,7 +220,7 @@ def _repeat(results: Results, settings: Settings, name: str, run: Callable[[str]
 def recognisers(results: Results, settings: Settings) -> None:
     """CPU of a front end for a session of Kyutai's STT protocol, in messages of 20 and 80 ms.
 
-    The sessions are few: the built-in recogniser runs beside them, in the engine's process.
+    There are few sessions, since the built-in recogniser runs next to them, in the engine's process.
     """
     for message_ms in (20, 80):
 
@@ -237,7 +238,7 @@ def recognisers(results: Results, settings: Settings) -> None:
 
 
 def rings(results: Results, settings: Settings) -> None:
-    """Rows of a recogniser whose PCM comes through shared memory, without sockets."""
+    """Rows of a recogniser whose PCM arrives through shared memory, without sockets."""
     for number in range(settings.runs):
         found = results.attempt(
             f"rings/{number}",

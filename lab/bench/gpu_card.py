@@ -1,4 +1,4 @@
-"""What the steps of ``lab.bench.gpu_session`` share: what they are run with, models, times on a device."""
+"""Common parts of the steps of ``lab.bench.gpu_session``: their settings, models, times on a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from lab.bench.gpu_models import Form, Size, make_modules, model_spec, published
 Values: TypeAlias = dict[str, Any]
 
 USED_SHARE = 0.9
-"""Of the memory that is free beside weights, for state: the rest is for activations and captured graphs."""
+"""Share of the memory that is free next to the weights, for state: the rest is for activations and captured
+graphs."""
 
 WARM_UP_RUNS = 3
 LEAST_RUNS = 5
@@ -28,7 +29,7 @@ LEAST_RUNS = 5
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a step is run with.
+    """The settings of a step.
 
     ``is_small``: shrunk models and few turns, for a CPU. ``is_shallow``: few layers, of full width.
     """
@@ -49,23 +50,23 @@ class Task:
 
     @property
     def form(self) -> Form:
-        """Weights, keys and values in INT8; bfloat16 on a card."""
+        """Weights, keys and values in INT8; bfloat16 on a GPU."""
         dtype = torch.bfloat16 if device().type == "cuda" else torch.float32
         return Form.of(is_int8=True, dtype=dtype)
 
 
 def device() -> torch.device:
-    """The card, or the CPU where there is none."""
+    """The GPU, or the CPU if there is none."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def card_here() -> GpuCard:
-    """The constants that are printed beside what is measured here; an H200's on a CPU."""
+    """The constants that are printed next to the measurements; an H200's on a CPU."""
     return card_of(torch.cuda.get_device_name() if device().type == "cuda" else "")
 
 
 def fitted(task: Task) -> Task:
-    """The task with as many rows as the card holds beside the weights, if that is fewer."""
+    """The task with as many rows as the GPU holds next to the weights, if that is fewer."""
     if device().type == "cpu":
         return task
     cost, free_bytes = reads(task.size, task.form), torch.cuda.mem_get_info()[0]
@@ -74,7 +75,7 @@ def fitted(task: Task) -> Task:
 
 
 def note(values: Values) -> None:
-    """A line of JSON: what a step has found so far, kept if its time runs out."""
+    """Print a line of JSON with a step's results so far, kept if its time runs out."""
     print(json.dumps(values, default=str), flush=True)
 
 
@@ -89,7 +90,7 @@ def make_backend(task: Task) -> HostBackend:
 def median_ms(run: Callable[[], object], seconds: float = 0.25) -> float:
     """The median time of a callable as a CUDA graph, by events of the device; on a CPU that of one run.
 
-    Captured, so that what launches cost the host is not in any time.
+    It is captured, so that the host's cost of launches is not included.
     """
     if device().type == "cpu":
         start_s = time.perf_counter()
@@ -124,5 +125,5 @@ def _captured(run: Callable[[], object]) -> Callable[[], object]:
 
 
 def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
-    """The norm of the difference over the norm of what is wanted, in float64."""
+    """The norm of the difference divided by the norm of ``want``, in float64."""
     return float((got.double() - want.double()).norm() / want.double().norm())

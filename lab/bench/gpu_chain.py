@@ -1,4 +1,4 @@
-"""The two smallest kernels, of which ``lab.bench.gpu_session`` makes chains."""
+"""The two smallest kernels, for chains in ``lab.bench.gpu_session``."""
 
 # A kernel's arguments take no Python types:
 # ruff: noqa: ANN001, ANN201
@@ -19,7 +19,7 @@ def add_one(x_ptr):
 
 @triton.jit
 def add_one_early(x_ptr):
-    """The same, launched before the kernel before it has ended."""
+    """The same, launched before the previous kernel has ended."""
     at = x_ptr + tl.arange(0, 1024)
     tl.extra.cuda.gdc_wait()
     value = tl.load(at) + 1.0

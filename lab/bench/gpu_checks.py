@@ -1,4 +1,4 @@
-"""Steps of ``lab.bench.gpu_session`` that say whether the card computes what a CPU computes."""
+"""Steps of ``lab.bench.gpu_session`` that check the GPU's results against a CPU's."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PRODUCT_ROWS = (1, 3, 16, 17, 33, 64, 65, 128)
 
 
 def env(task: Task) -> Values:
-    """Versions, and the rates that everything is held against: copy, read, bfloat16 products."""
+    """Versions, and the reference rates: copy, read, bfloat16 products."""
     found: Values = {"python": sys.version.split()[0], "cores": os.cpu_count(), "cuda": torch.version.cuda}
     found["computed_copy_tb_s"] = card_here().copy_bytes_per_s / 1e12
     for name in PACKAGES:
@@ -79,7 +79,7 @@ def env(task: Task) -> Values:
 
 
 def sanitizer_state() -> str:
-    """Whether compute-sanitizer runs here: some machines that lend a card refuse it the device."""
+    """Whether compute-sanitizer runs here: some lent machines deny it the device."""
     program = shutil.which("compute-sanitizer")
     if program is None:
         return "not installed"
@@ -104,7 +104,8 @@ def compile_one(task: Task) -> Values:
 
 
 def compile_all(task: Task) -> Values:
-    """All batches at once, a process each: Triton compiles on one core, and its cache on disk is common."""
+    """Compile all batches at once, one process each: Triton compiles on one core, with a common cache on
+    disk."""
     start_s = time.perf_counter()
     running = []
     for batch in COMPILED_BATCHES[:1] if task.is_small else COMPILED_BATCHES:
@@ -135,7 +136,8 @@ def compile_all(task: Task) -> Values:
 
 
 def kernels(task: Task) -> Values:
-    """Attention and products in bfloat16, at full width, against float64: relative errors, each by itself."""
+    """Attention and products in bfloat16, at full width, compared with float64: relative errors, each
+    separately."""
     found: Values = {}
 
     def check(name: str, run: Callable[[], float]) -> None:
@@ -156,7 +158,7 @@ def kernels(task: Task) -> Values:
 
 
 def product_error(task: Task, linear: Int8Linear, rows: int) -> float:
-    """An INT8 product of random rows, against float64 over the same integers."""
+    """The error of an INT8 product of random rows, compared with float64 over the same integers."""
     x = torch.randn(rows, linear.in_features, device=device(), dtype=task.form.dtype)
     values, scale = quantize_tokens(x)
     want = (values.double() @ linear.weight.double().t()) * linear.scale * scale[:, None]
@@ -164,7 +166,8 @@ def product_error(task: Task, linear: Int8Linear, rows: int) -> float:
 
 
 def attention_error(task: Task, form: KVForm) -> float:
-    """Decode attention over rings written as the model writes them, against float64 over what they hold."""
+    """The error of decode attention over rings written as the model writes them, compared with float64 over
+    their content."""
     torch.manual_seed(1)
     capacity, heads, dtype = (300, 2, torch.float32) if task.is_small else (3000, 32, torch.bfloat16)
     firsts = [first for first in FIRSTS if first < 300 or not task.is_small]

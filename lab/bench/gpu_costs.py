@@ -1,8 +1,9 @@
-"""What a tick of the published sizes should take on a card, stage by stage, beside each measurement.
+"""The computed time of a tick of the published sizes on a GPU, stage by stage, for comparison with each
+measurement.
 
-The arithmetic is the server's (``antiphon.models.costs``), of a model's exact bytes and counted launches.
-Everything is computed, of constants that no card has confirmed yet (``GpuCard.is_measured``): the first run
-of ``lab.bench.gpu_session`` says which is wrong.
+The arithmetic is the server's (``antiphon.models.costs``), with a model's exact bytes and counted launches.
+All values are computed, from constants that no run on a GPU has confirmed yet (``GpuCard.is_measured``): the
+first run of ``lab.bench.gpu_session`` shows which are wrong.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ INT8: Final = Form.of(is_int8=True)
 
 
 def card_of(name: str) -> GpuCard:
-    """The constants for a device of this name; an H200's for any that is not known."""
+    """The constants for a device of this name; an H200's if it is unknown."""
     return card_called(name) or H200
 
 
 def stage_costs(
     size: Size, rows: int, frames: int, card: GpuCard, form: Form | None = None
 ) -> dict[str, StageCost]:
-    """Each stage of a tick over ``rows`` rows that have seen ``frames`` frames; without a form in INT8."""
+    """Each stage of a tick over ``rows`` rows that have received ``frames`` frames; by default in INT8."""
     return costs_of(size.name.partition(",")[0], work_of(size, form or INT8), rows, frames, card)
 
 
 def costs_of(name: str, work: TickWork, rows: int, frames: int, card: GpuCard) -> dict[str, StageCost]:
-    """The same, of a model's work, which takes a while to add up."""
+    """The same, of a model's work, which takes a while to sum up."""
     is_int8 = bool(work.int8_weights)
     return {
         stage: work.model_cost(rows, frames, card, nodes.of(rows, is_int8=is_int8))
@@ -58,7 +59,7 @@ def tick_ms(costs: Mapping[str, StageCost], card: GpuCard) -> float:
 
 
 def work_of(size: Size, form: Form) -> TickWork:
-    """What a tick of a size asks of a card, from shapes alone."""
+    """The work of a tick of a size on a GPU, from shapes only."""
     cost, lm = reads(size, form), size.lm
     return TickWork(
         weights_bytes=cost.weights_bytes,

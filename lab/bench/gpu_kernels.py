@@ -1,12 +1,12 @@
-"""The machine code of every launch of a tick: what it asks of a card, and whether that is within bounds.
+"""The machine code of every launch of a tick: its resources on a GPU, and whether these are within limits.
 
     python -m lab.bench.gpu_kernels                                 moshi-7b for compute capability 9.0
     python -m lab.bench.gpu_kernels --model stt-1b tts-1.6b --capability 80 89 100 120
     python -m lab.bench.gpu_kernels --rows 1 4 --kernel prepare_rows
 
-Kernels are compiled, not run, so no card is needed: some 0.7 s of a core each. Exits with 1 when a launch is
-out of bounds. Registers are a thread's; instructions are a warp's, straight ones and one turn of each loop;
-barriers are those of all of them.
+Kernels are compiled, not run, so no GPU is needed: about 0.7 s of a core each. Exits with 1 if a launch is
+out of limits. Registers are counted per thread; instructions per warp, straight code and one iteration of
+each loop; barriers in total.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from tests.backends.torch.machine_code import MachineCode, count, machine_code
 ROWS = (1, 2, 4, 8, 16, 24, 32, 64, 128)
 """Rows of ticks whose kernels differ."""
 REGISTERS = 65536
-"""Of a unit, which a program takes at most."""
+"""Registers of a unit, which a program uses at most."""
 STRAIGHT = {"prepare_rows": 1000, "attend_limbs": 1700}
 MOST_STRAIGHT = 1500
 """Instructions of a warp outside loops."""
 STACK_BYTES = {"write_window": 32}
-"""Of the exact sine and cosine of large angles; nothing else has a stack."""
+"""Stack bytes of the exact sine and cosine of large angles; nothing else has a stack."""
 PRODUCTS = ("make_and_multiply", "multiply_rows")
 MATRIX, BYTE_LOADS = ("IMMA", "IGMMA"), ("LDS.U8", "LDS.S8", "LDG.E.U8", "LDG.E.S8")
 RING_KIB = (25, 35, 52)
-"""Instructions of a warp for a KiB of ring, by how many of keys and values are packed. An H200, which has the
-fewest for a byte it reads, issues 62 meanwhile."""
+"""Instructions of a warp per KiB of ring, by the number of packed keys and values. An H200, which has the
+fewest per byte read, issues 62 in that time."""
 SHORT_TURN = 720
-"""Of a product that makes sixteen rows of a depformer: rounding rules there, not weights."""
+"""Instructions of a product that makes sixteen rows of a depformer, whose cost is rounding, not weights."""
 
 
 def faults(launch: Launch, code: MachineCode) -> Iterator[str]:
-    """In what a launch is out of bounds."""
+    """The limits that a launch exceeds."""
     bounds: dict[str, tuple[float, float]] = {
         "bytes of stack": (code.stack_bytes, STACK_BYTES.get(launch.name, 0)),
         "bytes shared": (code.shared_bytes, SMALLEST_SHARED_BYTES),
@@ -61,7 +61,7 @@ def faults(launch: Launch, code: MachineCode) -> Iterator[str]:
         bounds |= {
             "instructions of a KiB of ring": (code.loop.total() / ring_kib, RING_KIB[sum(packed)]),
             "conversions": (count(code.loop, "HMMA", "I2F.F16", "I2F.BF16", "F2F", *BYTE_LOADS), 0),
-            # Up to which five programs fit a unit; of packed pages four read as fast.
+            # Up to this number five programs fit into a unit; with packed pages four read as fast.
             "registers": (code.registers, 128 if sum(packed) else 102),
         }
     yield from (
@@ -70,7 +70,7 @@ def faults(launch: Launch, code: MachineCode) -> Iterator[str]:
 
 
 def _product_bounds(launch: Launch, code: MachineCode) -> dict[str, tuple[float, float]]:
-    """Of a product: its rows are made without waiting, and its loop reads weights at memory's rate."""
+    """Limits of a product: its rows are made without waiting, and its loop reads weights at memory's rate."""
     waits = [count(turn, "BAR.SYNC") for turn in code.loops if not count(turn, *MATRIX)]
     turns = [turn for turn in code.loops if count(turn, *MATRIX)]
     bounds: dict[str, tuple[float, float]] = {
@@ -91,7 +91,7 @@ def _product_bounds(launch: Launch, code: MachineCode) -> dict[str, tuple[float,
 
 
 def launches_of(models: Sequence[str], rows: Sequence[int], form: Form) -> list[Launch]:
-    """One launch for each machine code of the ticks of these models, over so many rows each."""
+    """One launch for each machine code in the ticks of these models, over each number of rows."""
     sizes = published_sizes()
     return distinct(
         stage for model in models for count in rows for stage in traced(sizes[model], form, count).values()
@@ -109,7 +109,7 @@ def line(launch: Launch, code: MachineCode) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a line for each machine code, with what is out of bounds behind it."""
+    """Print a line for each machine code, followed by exceeded limits."""
     parser = argparse.ArgumentParser(
         prog="python -m lab.bench.gpu_kernels",
         description=__doc__,

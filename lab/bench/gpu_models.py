@@ -1,4 +1,4 @@
-"""Published sizes with seeded random weights, and the arithmetic of what one of their ticks has to read."""
+"""Published sizes with seeded random weights, and the bytes that one of their ticks reads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STEP = re.compile(r"^depformer\.(?:layers\.\d+\.(?:in_projs|out_projs|gating)|(
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A model's shape: its language model's published arguments, Mimi's, and how it is served."""
+    """A model's shape: its language model's published arguments, Mimi's, and its kind."""
 
     name: str
     kind: PipelineKind
@@ -43,7 +43,7 @@ class Size:
 
     @property
     def heard(self) -> int:
-        """Streams that come from Mimi's encoder."""
+        """Streams from Mimi's encoder."""
         return int(self.lm["n_q"] - self.lm["dep_q"])
 
     @property
@@ -54,7 +54,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How weights are kept, in ``dtype`` or INT8, and keys and values."""
+    """The format of weights (``dtype`` or INT8) and of keys and values."""
 
     int8_weights: bool
     kv: KVForm
@@ -68,9 +68,9 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Bytes that a tick cannot but read: ``weights_bytes`` once, ``row_bytes`` a row of full context.
+    """Minimum bytes read in a tick: ``weights_bytes`` once, ``row_bytes`` for a row of full context.
 
-    ``state_bytes`` is what a row takes in memory, ``resident_bytes`` what all weights take.
+    ``state_bytes`` is the memory of a row, ``resident_bytes`` that of all weights.
     """
 
     weights_bytes: int
@@ -81,18 +81,18 @@ class Reads:
     resident_bytes: int
 
     def tick_bytes(self, rows: int, frames: int) -> int:
-        """For so many rows that have seen so many frames each."""
+        """Bytes for this number of rows that have received ``frames`` frames each."""
         row = self.kv_bytes_per_frame * min(frames, self.context) + self.other_row_bytes
         return self.weights_bytes + rows * row
 
 
 def published_sizes() -> dict[str, Size]:
-    """The sizes that are asked about."""
+    """The sizes that are computed."""
     mimi = MIMI_CONFIG
     sizes = (
         Size("moshi-7b", PipelineKind.DUPLEX, MOSHI_CONFIG, mimi),
         Size("stt-1b", PipelineKind.STT, STT_1B, mimi),
-        # Spoken text is no input here: the step is that of a model that hears nothing.
+        # Spoken text is not an input here: the step is that of a model without audio input.
         Size("tts-1.6b", PipelineKind.DUPLEX, TTS_1_6B, mimi, VOICES_POSITIONS),
     )
     return {size.name: size for size in sizes}
@@ -114,7 +114,7 @@ def small_size(size: Size) -> Size:
 
 
 def model_spec(size: Size) -> ModelSpec:
-    """What a backend is told about it."""
+    """The spec for a backend."""
     lm, mimi = size.lm, size.mimi
     bins = mimi["quantizer"]["bins"]
     return ModelSpec(
@@ -141,7 +141,7 @@ def model_spec(size: Size) -> ModelSpec:
 def empty_modules(
     size: Size, form: Form, attention: str = "torch", device: str = "meta"
 ) -> tuple[Mimi, LanguageModel]:
-    """Both modules with shapes and no memory, unless the device has some."""
+    """Both modules with shapes and without memory, unless the device has some."""
     with torch.device(device):
         mimi = Mimi(size.mimi, size.codebooks, attention="torch" if attention == "torch" else "auto")
         model = LanguageModel(
@@ -156,7 +156,7 @@ def empty_modules(
 def make_modules(
     size: Size, form: Form, device: torch.device, attention: str = "auto"
 ) -> tuple[Mimi, Generator]:
-    """Both modules with seeded random weights, as a loader would leave them."""
+    """Both modules with seeded random weights, in the state after loading."""
     mimi, model = empty_modules(size, form, attention)
     for module in (mimi, model):
         fill_randomly(module.to_empty(device=device))
@@ -165,14 +165,14 @@ def make_modules(
 
 
 def lm_spec(size: Size) -> LMSpec:
-    """What its delay cache and its sampler are told about it."""
+    """The spec for its delay cache and its sampler."""
     spec = model_spec(size).lm
     assert spec is not None
     return spec
 
 
 def fill_randomly(module: nn.Module) -> None:
-    """Give a module weights that keep its activations alive: ones for vectors, noise for matrices.
+    """Give a module weights that keep its activations in range: ones for vectors, noise for matrices.
 
     A norm's weight ``[1, 1, dim]`` is a vector too.
     """
@@ -185,7 +185,7 @@ def fill_randomly(module: nn.Module) -> None:
 
 
 def reads(size: Size, form: Form) -> Reads:
-    """The arithmetic, from shapes alone; embeddings count in memory only."""
+    """The minimum bytes, from shapes only; embeddings count in memory only."""
     mimi, model = empty_modules(size, form)
     lm = list(_linear_bytes(model, form))
     mimi_bytes = sum(tensor.nbytes for tensor in mimi.state_dict().values())

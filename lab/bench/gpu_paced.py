@@ -1,4 +1,5 @@
-"""The step of ``lab.bench.gpu_session`` that holds calls: by the real engine, in real time, random phases."""
+"""The step of ``lab.bench.gpu_session`` that runs calls: on the real engine, in real time, at random
+phases."""
 
 from __future__ import annotations
 
@@ -26,21 +27,22 @@ SMALL_SETTLE_S, SMALL_COUNTED_S = 1.0, 2.0
 
 
 class Filling:
-    """A backend whose rings are filled once, on the engine's own thread; it keeps the times of its steps."""
+    """A backend whose rings are filled once, on the engine's own thread; it records the times of its
+    steps."""
 
     def __init__(self, backend: HostBackend, context: int) -> None:
-        """Watch a backend."""
+        """Wrap a backend."""
         self._backend, self._context = backend, context
         self.is_due = threading.Event()
         self.steps_ms: list[float] = []
         self.rows: list[int] = []
 
     def __getattr__(self, name: str) -> object:
-        """Everything else is the backend's."""
+        """Forward all other attributes to the backend."""
         return getattr(self._backend, name)
 
     def step(self, inputs: StepInputs) -> StepOutputs:
-        """One tick; before it, where that is due, every ring is filled."""
+        """Run one tick; before it, if due, every ring is filled."""
         if self.is_due.is_set():
             self.is_due.clear()
             fill_context(self._backend, self._backend.info.slots, self._context)

@@ -1,8 +1,9 @@
-"""The step "parity" of ``lab.bench.gpu_session``: whether kernels in captured graphs compute what a CPU does.
+"""The step "parity" of ``lab.bench.gpu_session``: compares kernels in captured graphs with a CPU.
 
-Two roundings of one model say different things within some ticks, since what is said is heard again. So both
-sides go on with the CPU's codes and tokens in every tick. Logits, hidden vectors and PCM are compared by
-relative error, within a bound of each form; tokens where no such difference of logits can change them.
+Two roundings of one model diverge within some ticks, since the output becomes input. Therefore both sides
+continue with the CPU's codes and tokens in every tick. Logits, hidden vectors and PCM are compared by
+relative error, within a limit for each form; tokens are compared if no such difference of logits can change
+them.
 """
 
 from __future__ import annotations
@@ -41,26 +42,25 @@ from lab.bench.gpu_models import (
 PARITY_ROWS, FEW_PARITY_ROWS = 4, 2
 PARITY_TICKS, PARITY_SEED = 100, 5
 FEW_TICKS, FEW_SEED = 8, 8
-"""Of a shrunk model: both rows pause, and one begins anew in the fourth tick."""
+"""For a shrunk model: both rows pause, and one restarts in the fourth tick."""
 BOUNDS: Final = {"float32": 0.01, "int8": 0.1}
-"""Relative errors up to which a form's are of rounding."""
+"""Largest relative errors that count as rounding, by form."""
 CODES_BOUND: Final = 0.05
-"""Share of codes heard that may differ: of two entries of a codebook that are about as near."""
+"""Share of input codes that may differ, if two entries of a codebook are about equally near."""
 FEW_STREAMS: Final = {"n_q": 4, "dep_q": 2, "delays": [0, 0, 1, 0, 1]}
-"""Of a shrunk model without a card: each kernel runs several times, and interpreted each takes long."""
+"""For a shrunk model without a GPU: each kernel runs several times, and is slow when interpreted."""
 GREEDY = SamplingParameters(text_temperature=0, audio_temperature=0)
 SEEDED = SamplingParameters(text_seed=3, audio_seed=4)
 
 
 class Watched:
-    """A backend whose stages keep what they compute, and go on with what they are given, if that is asked.
+    """A backend whose stages record their results, and continue with given ones if requested.
 
-    Buffers stay where they are, by place, so captured graphs do the same. In the pipeline it stands for its
-    sampler.
+    Buffers are fixed by place, so captured graphs do the same. In the pipeline it replaces its sampler.
     """
 
     def __init__(self, backend: HostBackend, *, is_given: bool) -> None:
-        """Watch a backend; ``is_given``: it goes on with codes and tokens of :meth:`give`."""
+        """Wrap a backend; ``is_given``: it continues with the codes and tokens of :meth:`give`."""
         assert isinstance(backend.executor, TorchRows)
         pipeline = backend.executor.pipeline
         lm, generator = pipeline.spec.lm, pipeline.generator
@@ -79,11 +79,11 @@ class Watched:
         vars(generator).update(_read=self._watched_read)
 
     def __getattr__(self, name: str) -> Any:
-        """All else of a sampler is the sampler's."""
+        """Forward all other attributes to the sampler."""
         return getattr(self._sampler, name)
 
     def give(self, codes: Tensor, tokens: Tensor) -> None:
-        """What the next tick goes on with, whatever it computes."""
+        """Set the codes and tokens with which the next tick continues, whatever it computes."""
         self._given_codes[: len(codes)].copy_(codes)
         self._given_tokens[: len(tokens)].copy_(tokens)
 
@@ -100,13 +100,13 @@ class Watched:
         return hidden, logits
 
     def text(self, logits: Tensor, step: Step, frames: Tensor) -> Tensor:
-        """As a sampler's; the logits are kept."""
+        """Sample, and record the logits."""
         self.text_logits[: len(logits)].copy_(logits)
         assert self._sampler is not None
         return self._goes_on(0, self._sampler.text(logits, step, frames))
 
     def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:
-        """As a sampler's; the logits are kept."""
+        """Sample, and record the logits."""
         self.audio_logits[: len(logits), codebook].copy_(logits)
         assert self._sampler is not None
         return self._goes_on(1 + codebook, self._sampler.audio(codebook, logits, frames))
@@ -129,16 +129,16 @@ class Compared:
 
     @property
     def is_same(self) -> bool:
-        """Whether all of it is within bounds."""
+        """Whether all of it is within limits."""
         return not self.wrong
 
     def add(self, name: str, got: Tensor, want: Tensor) -> None:
-        """Compare what both sides have."""
+        """Compare the values of both sides."""
         error = float((got.double() - want.double()).norm() / want.double().norm().clamp_min(1e-12))
         self.note(name, error, self.bound)
 
     def note(self, name: str, error: float, bound: float) -> None:
-        """An error that has been found; NaN is beyond every bound."""
+        """Record an error; NaN exceeds every limit."""
         self.errors[name] = max(self.errors[name], error)
         if not error <= bound:
             self.wrong.append(f"tick {self.ticks}: {name} differs by {error:.2g}, bound {bound:g}")
@@ -150,7 +150,7 @@ class Compared:
 
 
 def is_certain(logits: Tensor, off: float, parameters: tuple[float, int], noise: Tensor, chosen: int) -> bool:
-    """Whether a token is chosen whatever is added to each of the logits ``[V]``, up to ``off``.
+    """Whether a token is chosen if any values up to ``off`` are added to the logits ``[V]``.
 
     ``parameters``: temperature and top-k.
     """
@@ -170,7 +170,7 @@ def is_certain(logits: Tensor, off: float, parameters: tuple[float, int], noise:
 def compare(
     backends: tuple[HostBackend, HostBackend], ticks: int, bound: float, seed: int = PARITY_SEED
 ) -> Compared:
-    """Ticks over some rows in any order, of which some begin anew, until one is out of bounds."""
+    """Run ticks over some rows in random order, some of which restart, until one exceeds a limit."""
     want, got = (
         Watched(backend, is_given=given) for backend, given in zip(backends, (False, True), strict=True)
     )
@@ -218,7 +218,7 @@ def _compare_choices(
     ages: NDArray[np.int64],
     found: Compared,
 ) -> None:
-    """Tokens that are certain are the same."""
+    """Check that tokens with a certain choice are equal."""
     chosen, others = want.tokens, got.tokens.cpu()
     for place, (each, age) in enumerate(zip(parameters, ages.tolist(), strict=True)):
         for stream in range(chosen.shape[1]):
@@ -247,9 +247,9 @@ def _compare_choices(
 def two_backends(
     size: Size, *, int8: bool, rows: int, attention: str = "auto"
 ) -> tuple[HostBackend, HostBackend]:
-    """The same weights twice: on a CPU by torch alone, and on the card by kernels and graphs.
+    """The same weights twice: on a CPU by torch only, and on the GPU by kernels and graphs.
 
-    Without a card the second is on the CPU too, by the same kernels interpreted.
+    Without a GPU the second is on the CPU too, with the same kernels interpreted.
     """
     made = []
     for by, where in (("torch", torch.device("cpu")), (attention, device())):
@@ -264,7 +264,7 @@ def two_backends(
 
 
 def parity(task: Task) -> Values:
-    """Sessions that pause and begin anew, by kernels in captured graphs, against a CPU's."""
+    """Sessions that pause and restart, with kernels in captured graphs, compared with a CPU's."""
     size = small_size(published_sizes()[task.model])
     if device().type == "cpu":
         size = replace(size, lm={**size.lm, **FEW_STREAMS})

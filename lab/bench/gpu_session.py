@@ -1,4 +1,4 @@
-"""Half an hour on a card: steps by value, each a process with its own time limit, JSON after each.
+"""Half an hour on a GPU: steps by value, each a process with its own time limit, with JSON after each.
 
     python -m lab.bench.gpu_session --plan first                    # correctness, ticks, profile: 10 minutes
     python -m lab.bench.gpu_session --plan first --budget-s 540     # the end of the plan is left out
@@ -9,11 +9,10 @@
     python -m lab.bench.gpu_session --step ticks --batch 64         # one step, in this process
 
 Run it from the folder of the repository. It needs torch, triton, numpy, safetensors, msgspec and
-prometheus-client, no model files and no installation: weights are random and made on the card. Results are in
-OUT/PLAN.json, what
-steps print besides in OUT/PLAN.log. Where "parity" finds a difference, the steps behind it are marked so:
-they have their times, and a second look is due before anything is concluded from them.
-A step whose rows do not fit into the card's memory takes as many as do; its result has their number.
+prometheus-client, no model files and no installation: weights are random and made on the GPU. Results are in
+OUT/PLAN.json, other output of steps in OUT/PLAN.log. If "parity" finds a difference, the later steps are
+marked: they have times, but should be checked again before any conclusion. A step whose rows do not fit into
+the GPU's memory uses as many as fit; its result has their number.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (".", "server", "clients", "quantize")
 LEAST_S = 15.0
-"""A step that has less time left than that is left out."""
+"""Seconds; a step with less time left is skipped."""
 SMALL_BATCH = 2
 
 
@@ -49,12 +48,12 @@ class Entry:
     model: str = "moshi-7b"
 
     def words(self, *, is_small: bool) -> list[str]:
-        """It as command line words; ``is_small``: of two rows, so that a step runs once."""
+        """The step as command line words; ``is_small``: with two rows, so that a step runs once."""
         batch = SMALL_BATCH if is_small else self.batch
         return ["--step", self.step, "--batch", str(batch), "--model", self.model, *["--small"] * is_small]
 
 
-PLANS: dict[str, tuple[Entry, ...]] = {  # the most valuable first, so that what is cut off costs least
+PLANS: dict[str, tuple[Entry, ...]] = {  # the most valuable first, so that a cut costs least
     "first": (
         Entry("env", 60),
         Entry("compile_all", 110),
@@ -99,17 +98,17 @@ STEPS = {
     "products": "gpu_sweeps:products",
     "paced": "gpu_paced:paced",
 }
-"""Module and function of each; imported in the step's own process."""
+"""Module and function of each step; imported in the step's own process."""
 
 
 def environment() -> dict[str, str]:
-    """That of a step: the repository's sources first, nothing of it installed."""
+    """The environment of a step: the repository's sources first, nothing of it installed."""
     paths = [str(ROOT / folder) for folder in SOURCES] + os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def run_step(words: Sequence[str], limit_s: float, log: Path, out: Path) -> dict[str, Any]:
-    """A step in a process group of its own, ended when its time is over; its last line is the result."""
+    """Run a step in a separate process group, ended when its time is over; its last line is the result."""
     command = [sys.executable, "-m", "lab.bench.gpu_session", *words, "--out", str(out)]
     start_s, error = time.monotonic(), None
     with log.open("a") as lines:
@@ -135,7 +134,7 @@ def run_step(words: Sequence[str], limit_s: float, log: Path, out: Path) -> dict
 
 
 def parity_of(results: dict[str, Any]) -> str:
-    """What a step is marked with: whether kernels compute what a CPU does, as far as that is known."""
+    """The mark of a step: whether kernels compute the same as a CPU, as far as known."""
     found = next((one for words, one in results.items() if "--step parity" in words), None)
     if found is None or "result" not in found:
         return "unknown"
@@ -143,7 +142,7 @@ def parity_of(results: dict[str, Any]) -> str:
 
 
 def run_plan(options: argparse.Namespace) -> int:
-    """Every step of a plan; the number of those that failed."""
+    """Run every step of a plan; returns the number of failed ones."""
     out: Path = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     path, log = out / f"{options.plan}.json", out / f"{options.plan}.log"
@@ -176,7 +175,7 @@ def run_plan(options: argparse.Namespace) -> int:
 
 
 def run_here(options: argparse.Namespace) -> None:
-    """One step in this process; its result is the last line of JSON."""
+    """Run one step in this process; its result is the last line of JSON."""
     sys.path[:0] = [str(ROOT / folder) for folder in SOURCES]
     machine: Any = import_module("antiphon.backends.machine")
     with ExitStack() as stack:

@@ -1,9 +1,9 @@
-"""Ticks and frame latency of calls on a card, of computed costs: what to expect, not what there is.
+"""Simulates ticks and frame latency of calls on a GPU from computed costs: an expectation, not a measurement.
 
     python -m lab.bench.gpu_simulation                     Moshi 7B in INT8: calls at full contexts, ticks
 
-Calls at random phases bring a frame every 80 ms. A tick takes every row that is ready, padded to its bucket,
-and lasts as ``lab.bench.gpu_costs`` computes. Nothing here was measured.
+Calls at random phases send a frame every 80 ms. A tick takes every row that is ready, padded to its bucket,
+and takes the time that ``lab.bench.gpu_costs`` computes. Nothing here was measured.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from lab.bench.gpu_models import Form, Size, published_sizes, reads
 FRAME_MS = 80.0
 FORMS = tuple(Form(int8_weights=True, kv=form) for form in KVForm if form.is_rounded)
 LIMITS_MS, FORM_S = (40.0, 80.0), 10.0
-"""Of latency at p99, and the seconds of calls that are simulated for each number."""
+"""Limits on latency at p99, and the simulated seconds of calls for each number."""
 CALLS = (1, 32, 64, 96, 128, 144)
 TICKS = (("moshi-7b", 1), ("moshi-7b", 32), ("moshi-7b", 64), ("moshi-7b", 128), ("stt-1b", 512))
-"""Those that the plan "first" of ``lab.bench.gpu_session`` times."""
+"""The ticks that the plan "first" of ``lab.bench.gpu_session`` times."""
 TICK_LIMITS_S = (70, 60, 80, 90, 70)
 LEAST_TICK_MS = 5.0
-"""A live tick begins no sooner after the last one began: the engine's own default."""
+"""Minimum interval between the starts of live ticks: the engine's own default."""
 
 
 def simulate(
@@ -71,17 +71,17 @@ def rows_held(size: Size, form: Form, card: GpuCard) -> int:
 
 
 def calls_within(size: Size, form: Form, card: GpuCard, limit_ms: float) -> int:
-    """The most calls that fit at full contexts and whose latency is below a limit at p99."""
+    """The most calls that fit at full contexts with a p99 latency below a limit."""
     low, high = 0, rows_held(size, form, card)
     while low < high:
-        middle = high if not low else (low + high + 1) // 2  # most often memory is the limit
+        middle = high if not low else (low + high + 1) // 2  # usually memory is the limit
         is_in_time = simulate(size, middle, card, form=form, seconds=FORM_S)[1] < limit_ms
         low, high = (middle, high) if is_in_time else (low, middle - 1)
     return low
 
 
 def form_lines(cards: Sequence[GpuCard] = CARDS) -> Iterator[str]:
-    """Moshi 7B by how keys and values are kept: one call, and the calls of each GPU, a line each."""
+    """Moshi 7B by the format of keys and values: one call, and the calls of each GPU, a line each."""
     size = published_sizes()["moshi-7b"]
     for card in cards:
         cells = []

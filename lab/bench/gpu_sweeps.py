@@ -1,4 +1,4 @@
-"""Steps of ``lab.bench.gpu_session`` that try the two big kernels in many forms."""
+"""Steps of ``lab.bench.gpu_session`` that measure the two big kernels in many forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timing ticks on a device: quantiles, launches, memory, and the bandwidth they are held against."""
+"""Times ticks on a device: quantiles, launches, memory, and the reference bandwidth."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def quantiles(times_ms: list[float]) -> Values:
 
 
 def time_ticks(tick: Callable[[], dict[str, float]], ticks: int, *, silent: int) -> Values:
-    """Run ticks that return their stages' milliseconds; quantiles of the whole and of each stage.
+    """Run ticks that return their stages' milliseconds; quantiles of the total and of each stage.
 
-    Before them come some that do not count, the first ``silent`` of a call among them: they decode nothing.
+    Some uncounted ticks run before them, including the first ``silent`` of a call, which decode nothing.
     """
     for _ in range(WARM_UP_TICKS + silent):
         tick()
@@ -51,7 +51,7 @@ def our_tick(backend: HostBackend, rows: int) -> Callable[[], dict[str, float]]:
 
 
 def fill_context(backend: HostBackend, rows: int, frames: int) -> None:
-    """Make every row one that has lived so many frames, its rings full of noise."""
+    """Make every row appear to have received this number of frames, with rings full of noise."""
     assert isinstance(backend.executor, TorchRows)
     specs, device = backend.executor.pipeline.state.specs, backend.executor.pipeline.device
     tensors = dict(backend.snapshot(0).tensors)
@@ -73,7 +73,7 @@ def fill_context(backend: HostBackend, rows: int, frames: int) -> None:
 
 
 def mark(marks: list[float], device: torch.device) -> None:
-    """Wait for the device, and note the time."""
+    """Wait for the device, and record the time."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     marks.append(time.perf_counter())

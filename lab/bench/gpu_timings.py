@@ -1,4 +1,4 @@
-"""Steps of ``lab.bench.gpu_session`` that time whole ticks and what they are made of."""
+"""Steps of ``lab.bench.gpu_session`` that time whole ticks and their parts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from lab.bench.gpu_ticks import fill_context, our_tick, time_ticks
 from lab.bench.gpu_upstream import upstream_tick
 
 TICKS, FEW_TICKS, EMPTY_TICKS = 300, 3, 40
-"""Ticks that are timed; with rings empty no more than until the next bound on reads is captured."""
+"""Numbers of timed ticks; with empty rings at most until the next bound on reads is captured."""
 CHAIN = 500
 TOP_KERNELS = 28
 PROFILED_TICKS = 3
 
 
 def ticks(task: Task) -> Values:
-    """p50 and p99 of a tick and its stages, rings empty, half and full, beside bytes and the prediction."""
+    """p50 and p99 of a tick and its stages, with empty, half full and full rings, with bytes and the
+    prediction."""
     start_s, context = time.perf_counter(), task.size.lm["context"]
     backend = make_backend(task)
     found: Values = {"model": task.model, "batch": task.batch, "made_s": time.perf_counter() - start_s}
@@ -60,7 +61,7 @@ def ticks(task: Task) -> Values:
 
 
 def profile(task: Task) -> Values:
-    """Where a full tick goes, by kernel. In a process of its own: a profiler slows what comes after it."""
+    """The time of a full tick by kernel. It runs in a separate process: a profiler slows down later work."""
     backend = make_backend(task)
     card, tick, kinds = card_here(), our_tick(backend, task.batch), [torch.profiler.ProfilerActivity.CPU]
     if device().type == "cuda":
@@ -92,7 +93,7 @@ def _stage_nodes(task: Task) -> list[Launches]:
 
 
 def nodes(task: Task) -> Values:
-    """Microseconds that one more kernel costs in a graph: torch's, Triton's, and with programmatic launch."""
+    """Microseconds of one more kernel in a graph: torch's, Triton's, and with programmatic launch."""
     count = 3 if task.is_small else CHAIN
     x, found = torch.zeros(gpu_chain.WIDTH, device=device()), Values(computed=1e6 * card_here().node_s)
 
@@ -118,7 +119,7 @@ def _chain(launch: Callable[[], object], count: int) -> None:
 
 
 def codec_step(codec: Mimi, state: State) -> PackedStep:
-    """A step over all rows as a captured stage of the server has it, by kernels where there are some."""
+    """A step over all rows in the form of a captured stage of the server, with kernels if there are any."""
     rows = torch.arange(state.rows, device=state.device)
     named = list(range(state.rows))
     return PackedStep(
@@ -132,7 +133,7 @@ def codec_step(codec: Mimi, state: State) -> PackedStep:
 
 
 def mimi(task: Task) -> Values:
-    """Encoder and decoder by rows, captured: in whole float32, and in TF32."""
+    """Encoder and decoder by rows, captured: in float32, and in TF32."""
     found, convolutions = Values(), torch.backends.cudnn
     with torch.no_grad():
         codec, _ = make_modules(task.size, task.form, device())
@@ -154,7 +155,7 @@ def mimi(task: Task) -> Values:
 
 
 def upstream(task: Task) -> Values:
-    """Ticks of upstream's own loop in the same run, where its package was brought along."""
+    """Ticks of upstream's own loop in the same run, if its package is available."""
     try:
         made = upstream_tick(task.size, task.form, task.batch, device())
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What a tick of a published size launches on a card, traced on fake CUDA tensors: no card is needed."""
+"""The launches of a tick of a published size on a GPU, traced on fake CUDA tensors: no GPU is needed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stage:
 
 
 def traced(size: Size, form: Form, rows: int, attention: str = "auto") -> dict[str, Stage]:
-    """The stages of a tick of so many rows, on a card's own branches; no memory is taken."""
+    """The stages of a tick of this number of rows, with a GPU's branches; no memory is allocated."""
     found = {}
     with fake_cuda() as cuda, torch.no_grad():
         mimi, model = empty_modules(size, form, attention, "cuda")
@@ -40,5 +40,5 @@ def traced(size: Size, form: Form, rows: int, attention: str = "auto") -> dict[s
 
 
 def distinct(stages: Iterable[Stage]) -> list[Launch]:
-    """One launch for each machine code that these stages run."""
+    """One launch for each machine code of these stages."""
     return list(dict.fromkeys(launch for stage in stages for launch in stage.launches))

@@ -1,11 +1,11 @@
-"""Calls one after the other through a roll: what is heard of it, and whether the words stay.
+"""Runs calls one after the other during a rolling restart, and compares audio and words.
 
     python -m lab.bench.hand_over MODEL [CALLS]
 
-Three workers behind HAProxy with the configuration of the stack, with ``--fixed-batch``. One call at a time
-speaks a question at the pace of speech. While it speaks the worker that has it is drained, and the call goes
-to another one; the drained worker starts again meanwhile. Words and audio have to be those of a call that
-was not moved. The exit code is 1 where a call was lost, lacks an answer or has other words or other audio.
+Three workers with ``--fixed-batch`` are behind HAProxy with the configuration of the stack. One call at a
+time speaks a question in real time. During the question its worker is drained, and the call moves to another
+one; the drained worker restarts. Words and audio have to equal those of a call that was not moved. The exit
+code is 1 if a call was lost, lacks an answer, or has other words or audio.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ QUERY = f"ext=1&format=pcm_f32le&resume=1&{SEEDS}"
 
 
 class RollingWorkers(Protocol):
-    """Workers of one model behind a load balancer, of which one leaves at a time."""
+    """Workers of one model behind a load balancer, of which one shuts down at a time."""
 
     http: aiohttp.ClientSession
 
     @property
     def url(self) -> str:
-        """The load balancer's."""
+        """The load balancer's URL."""
         ...
 
     async def drain(self, name: str) -> None:
-        """Have a worker hand over its calls and leave; it starts again as soon as it has left."""
+        """Make a worker hand over its calls and shut down; it restarts at once."""
         ...
 
     async def are_two_there(self) -> None:
-        """Wait until no more than one worker is on its way back."""
+        """Wait until at most one worker is restarting."""
         ...
 
     async def are_all_there(self) -> None:
-        """Wait until none is."""
+        """Wait until none is restarting."""
         ...
 
 
@@ -81,15 +81,15 @@ class Roll:
 
     @property
     def url(self) -> str:
-        """The load balancer's."""
+        """The load balancer's URL."""
         return f"http://127.0.0.1:{self.balancer_port}"
 
     def url_of(self, name: str) -> str:
-        """Where a worker can be asked directly."""
+        """The direct URL of a worker."""
         return f"http://{HOSTS[name]}:{self.port}"
 
     async def start(self, name: str) -> None:
-        """Start a worker, or start it again."""
+        """Start a worker, or restart it."""
         options = (
             *("--model", self.model, "--host", HOSTS[name], "--port", str(self.port), "--slots", "2"),
             *("--free-rows-port", str(self.free_rows_port), "--fixed-batch", "--worker", name),
@@ -101,7 +101,7 @@ class Roll:
         await answers(self.http, f"{self.url_of(name)}/healthz", self.workers[name])
 
     async def drain(self, name: str) -> None:
-        """Have a worker hand over its calls and leave; it starts again as soon as it has left."""
+        """Make a worker hand over its calls and shut down; it restarts at once."""
         target = next(other for other in HOSTS if other != name and self._is_up(other))
         secret = SharedSecret.read(self.folder / "secret")
         leaving = OtherWorker(self.url_of(name), secret, timeout_s=5.0)
@@ -109,12 +109,12 @@ class Roll:
         self.coming_back[name] = asyncio.ensure_future(self._come_back(name))
 
     async def are_two_there(self) -> None:
-        """Wait until no more than one worker is on its way back."""
+        """Wait until at most one worker is restarting."""
         while len(away := [task for task in self.coming_back.values() if not task.done()]) > 1:
             await asyncio.wait(away, return_when=asyncio.FIRST_COMPLETED)
 
     async def are_all_there(self) -> None:
-        """Wait until none is on its way back."""
+        """Wait until none is restarting."""
         await asyncio.gather(*self.coming_back.values())
 
     def _is_up(self, name: str) -> bool:
@@ -169,7 +169,7 @@ async def until_admitted(http: aiohttp.ClientSession, url: str, balancer: Proces
 async def one_call(
     roll: RollingWorkers, number: int, delay_frames: int, *, is_moved: bool, frames: int = SPOKEN_FRAMES
 ) -> Spoken:
-    """Speak once; where ``is_moved`` the worker that has the call is drained meanwhile."""
+    """Speak once; with ``is_moved`` the call's worker is drained meanwhile."""
     await roll.are_two_there()
     chance = np.random.default_rng(number)
     pcm = fit_clip(load_question(), frames * FRAME_S)
@@ -188,7 +188,7 @@ async def one_call(
 
 
 async def measure(roll: RollingWorkers, model: str, calls: int) -> tuple[Spoken, list[Spoken]]:
-    """A call that stays, and those that go."""
+    """A call that stays, and those that move."""
     delay_frames = {"tiny": 1}.get(model, 0)
     whole = await one_call(roll, 0, delay_frames, is_moved=False)
     found: list[Spoken] = []
@@ -201,7 +201,7 @@ async def measure(roll: RollingWorkers, model: str, calls: int) -> tuple[Spoken,
 
 
 async def measure_processes(model: str, calls: int, folder: Path) -> tuple[Spoken, list[Spoken]]:
-    """The same of workers that are processes."""
+    """The same for workers that are processes."""
     async with rolling(model, folder) as roll:
         return await measure(roll, model, calls)
 
@@ -215,14 +215,14 @@ def shown(name: str, values: list[float]) -> str:
 
 
 def went_on(spoken: Spoken) -> bool:
-    """Whether a call moved, and was resumed where it is now."""
+    """Whether a call moved, and was resumed at its new worker."""
     thread = spoken.thread
     return thread.moves > 0 and thread.resumptions > 0 and not thread.reason
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Calls that went on, and had the words of the one that stayed; frames they lack, and that differ."""
+    """Calls that continued, and had the words of the one that stayed; missing frames, and different ones."""
 
     calls: int
     alive: int
@@ -243,12 +243,12 @@ class Tally:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every call went on as if it had stayed."""
+        """Whether every call continued as if it had stayed."""
         return self.calls == self.alive == self.same > 0 and self.lost == self.different == 0
 
 
 def report(model: str, whole: Spoken, found: list[Spoken]) -> str:
-    """What came of the calls so far."""
+    """The results of the calls so far."""
     tally = Tally.of(whole, found)
     calls = tally.calls
     lines = (
@@ -265,7 +265,7 @@ def report(model: str, whole: Spoken, found: list[Spoken]) -> str:
 
 
 def main() -> int:
-    """Print what came of it; 0 where every call went on as if it had stayed."""
+    """Print the results; 0 if every call continued as if it had stayed."""
     model, calls = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 200
     with tempfile.TemporaryDirectory(prefix="hand-over-") as folder:
         whole, found = asyncio.run(measure_processes(model, calls, Path(folder)))

@@ -1,4 +1,4 @@
-"""What every benchmark needs: a server of its own, a probe of it, the machine's name, results on disk."""
+"""Common parts of benchmarks: a server, a probe of it, the machine's name, results on disk."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from tests.support import launch
 from tests.support.launch import ANTIPHON, free_port
 
 BUSY_SHARE = 0.3
-"""A load average above this share of the cores is somebody else's work."""
+"""A load average above this share of the cores comes from other processes."""
 
 PACKAGES = ("antiphon", "aiohttp", "numpy", "av", "onnxruntime", "torch", "moshi")
-"""Whose versions numbers depend on."""
+"""Packages whose versions affect the numbers."""
 
 Values: TypeAlias = dict[str, Any]
 
 
 class BenchError(Exception):
-    """A benchmark cannot go on; the message says why."""
+    """A benchmark cannot continue; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class RunningServer:
             return sum(cpu_s_of(each) for each in (self.process, *self.process.children()))
 
     def processes(self) -> list[psutil.Process]:
-        """All of it, the first process first."""
+        """All of its processes, the first process first."""
         return [self.process, *self.process.children(recursive=True)]
 
     def rss_bytes(self) -> int:
-        """Memory it holds now.
+        """Its current memory.
 
         Raises:
             BenchError: it is gone.
@@ -86,7 +86,7 @@ def _alive() -> Iterator[None]:
 def running_server(
     command: Callable[[int], Sequence[str]], log: Path, *, answers: str = "/readyz"
 ) -> Iterator[RunningServer]:
-    """The server that ``command(port)`` starts, once ``answers`` gives any answer below 500; always stopped.
+    """The server of ``command(port)``, once ``answers`` returns a status below 500; always stopped.
 
     Raises:
         BenchError: it ended, or did not answer in time; with the end of its log.
@@ -102,10 +102,10 @@ def running_server(
 
 @contextmanager
 def terminable(name: str) -> Iterator[None]:
-    """A benchmark that unwinds when it is terminated or interrupted, so that its server goes with it.
+    """Unwind a benchmark that is terminated or interrupted, so that its server ends, too.
 
     Raises:
-        SystemExit: with code 1 for a BenchError, 130 or 143 for a signal; what to do next is printed.
+        SystemExit: with code 1 for a BenchError, 130 or 143 for a signal; the next step is printed.
     """
 
     def unwind(*_: object) -> None:
@@ -125,15 +125,15 @@ def terminable(name: str) -> Iterator[None]:
 
 
 def serve_command(*options: str) -> Callable[[int], list[str]]:
-    """``antiphon serve`` with these options, on whatever port it is given."""
+    """``antiphon serve`` with these options, on a given port."""
     return lambda port: [*ANTIPHON, "serve", "--port", str(port), "--log-level", "warning", *options]
 
 
 def probe(url: str, *options: str) -> Values:
-    """Run ``antiphon probe`` in a process of its own and return its JSON.
+    """Run ``antiphon probe`` in a separate process and return its JSON.
 
     Raises:
-        BenchError: it could not run; broken limits are no error here.
+        BenchError: it could not run; exceeded limits are no error here.
     """
     command = [*ANTIPHON, "probe", url, "--quiet", "--json", "-", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -144,7 +144,7 @@ def probe(url: str, *options: str) -> Values:
 
 
 def machine() -> Values:
-    """The machine and the versions that numbers depend on."""
+    """The machine and the versions that affect the numbers."""
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
@@ -164,11 +164,11 @@ def _version(name: str) -> str | None:
 
 
 class Results:
-    """A benchmark's results in a JSON file that is whole after every change, so that a run can be resumed.
+    """A benchmark's results in a JSON file that is complete after every change, so that a run can be resumed.
 
-    ``attempts`` are kept by a key that says what was tried, and ``others_cores`` says how many cores other
-    processes kept busy meanwhile. With ``resume`` the attempts of an earlier run with the same ``settings``
-    are found again, but for those during which other processes took more than ``most_others_cores``.
+    ``attempts`` are stored by a key that describes the attempt, and ``others_cores`` is the number of cores
+    that other processes kept busy meanwhile. With ``resume`` the attempts of an earlier run with the same
+    ``settings`` are reused, except those during which other processes took more than ``most_others_cores``.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Results:
         most_others_cores: float = math.inf,
         neighbours: Callable[[], Neighbours] = Neighbours,
     ) -> None:
-        """Start anew, or from what ``path`` holds."""
+        """Start anew, or from the content of ``path``."""
         self.path, self._most_cores, self._neighbours = path, most_others_cores, neighbours
         self.values: Values = {
             "command": " ".join(["python -m", *_module_and_arguments()]),
@@ -202,7 +202,7 @@ class Results:
                 tell(f"{key}: other processes took {cores:.2f} cores; it is measured again")
 
     def attempt(self, key: str, run: Callable[[], Values]) -> Values:
-        """What ``run`` returns, or what it returned under this key before."""
+        """The result of ``run``, or its stored result under this key."""
         attempts: Values = self.values["attempts"]
         if key not in attempts:
             others = self._neighbours()
@@ -229,12 +229,12 @@ def _module_and_arguments() -> list[str]:
 
 
 def tell(line: str) -> None:
-    """A line of progress."""
+    """Print a line of progress."""
     print(line, file=sys.stderr, flush=True)
 
 
 def warn_if_busy() -> None:
-    """Say so when something else is running here: the numbers will be of both."""
+    """Print a warning if something else is running here, since it affects the numbers."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > BUSY_SHARE * cores:
         tell(f"warning: the load average is {load:.1f} on {cores} cores; these numbers need a quiet machine")

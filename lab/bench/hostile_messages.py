@@ -1,11 +1,11 @@
-"""Hostile messages beside talkers: what the talkers lose, and what the same calls are like without them.
+"""Sends hostile messages to a server next to talkers, and compares the talkers' losses with a quiet run.
 
     python -m lab.bench.hostile_messages [--messages N] [--talkers N] [--raiders N]
 
 The messages are the inputs of the fuzzer's corpora and mutations of them: events over sessions of OpenAI
-Live, which stay open after an error, and messages over `/api/chat`, of which each connection ends with the
-first. Their senders have the least priority, since they run on the server's machine. Both runs have the same
-server and calls of 20 s in real time, again and again; the quiet run is first.
+Live, which stay open after an error, and messages over `/api/chat`, where each connection ends with the
+first. Their senders have the lowest priority, since they run on the server's machine. Both runs have the same
+server and repeated calls of 20 s in real time; the quiet run is first.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from lab.tools.fuzz.target import read_corpus
 CALL_S: Final = 20.0
 QUIET_S: Final = 60.0
 BURST: Final = 20
-"""Messages between two looks at the answers."""
+"""Messages between two reads of the answers."""
 
 CHAT_SHARE: Final = 0.1
-"""Of the raiders that call `/api/chat`."""
+"""Share of the senders that call `/api/chat`."""
 
 TELL_S: Final = 15.0
 START: Final = json.dumps({"type": "session.start", "session": {"model": "null-echo"}})
@@ -47,7 +47,7 @@ OPTIONS: Final = (
 
 @dataclass
 class Raid:
-    """Connections that send nonsense until ``messages`` have been sent."""
+    """Connections that send invalid messages until ``messages`` have been sent."""
 
     http: aiohttp.ClientSession
     url: str
@@ -57,7 +57,7 @@ class Raid:
     answers: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        """Read what there is to send."""
+        """Read the corpora."""
         self._events = [*read_corpus("live"), *read_corpus("realtime"), *read_corpus("rest_json")]
         self._binary = [
             *read_corpus("chat"),
@@ -84,7 +84,7 @@ class Raid:
             await ws.send_str(START)
             listening = asyncio.ensure_future(self._listen(ws))
             while self.sent < self.messages and not listening.done():
-                await asyncio.sleep(self.pause_s)  # the answers' turn
+                await asyncio.sleep(self.pause_s)  # let answers arrive
                 for _ in range(BURST):
                     if ws.closed or listening.done():
                         break
@@ -114,7 +114,7 @@ class Raid:
 
 
 def mutated(chance: random.Random, corpus: Sequence[bytes]) -> bytes:
-    """An input as it is, or with some bytes changed, or the beginning of one and the end of another."""
+    """An unchanged input, or one with some bytes changed, or the start of one and the end of another."""
     data = bytearray(chance.choice(corpus))
     kind = chance.randrange(4)
     if kind == 1 and data:
@@ -131,7 +131,7 @@ def mutated(chance: random.Random, corpus: Sequence[bytes]) -> bytes:
 async def talk(
     http: aiohttp.ClientSession, url: str, talkers: int, is_over: Callable[[], bool]
 ) -> list[Fate]:
-    """Calls of so many talkers, again and again until it is over."""
+    """Repeated calls of this number of talkers, until it is over."""
     fates: list[Fate] = []
 
     async def one(seed: int) -> None:
@@ -145,7 +145,7 @@ async def talk(
 
 
 def shown(name: str, fates: Sequence[Fate]) -> str:
-    """A line of what the calls were like."""
+    """A line about the calls."""
     due, lost, late = (sum(getattr(fate, key) for fate in fates) for key in ("due", "lost", "late"))
     foreign, ended = sum(fate.foreign for fate in fates), sum(bool(fate.ended) for fate in fates)
     longest_ms = max(fate.silence_ms for fate in fates)
@@ -156,7 +156,7 @@ def shown(name: str, fates: Sequence[Fate]) -> str:
 
 
 async def measure(messages: int, talkers: int, raiders: int) -> int:
-    """Both runs; 1 where a frame was lost or a call ended."""
+    """Both runs; 1 if a frame was lost or a call ended."""
     service = Service(*OPTIONS, environment={})
     connector = aiohttp.TCPConnector(limit=0)
     async with service.running(), aiohttp.ClientSession(connector=connector) as http:
@@ -182,7 +182,7 @@ async def measure(messages: int, talkers: int, raiders: int) -> int:
 
 
 async def raid_alone(url: str, messages: int, raiders: int) -> None:
-    """The raid, in a process of its own: what it computes is not the talkers' time."""
+    """Run the raid in a separate process, so that its CPU time is not the talkers'."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         raid = Raid(http, url, messages)
         raiding = asyncio.ensure_future(raid.run(raiders))
@@ -195,7 +195,7 @@ async def raid_alone(url: str, messages: int, raiders: int) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure, and say what came of it."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--messages", type=int, default=1_000_000, help="[%(default)s]")
     parser.add_argument("--talkers", type=int, default=16, help="[%(default)s]")

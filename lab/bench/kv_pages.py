@@ -1,9 +1,10 @@
-"""Calls that share pages of keys and values while newcomers always wait: how many there are, how many end.
+"""Simulates calls that share pages of keys and values while new callers always wait: the number of calls, and
+of evicted ones.
 
     python -m lab.bench.kv_pages        Moshi 7B in INT8 on an H100, by overcommit and mean length of a call
 
-Simulated, not measured. Lengths of calls are exponential; the rules are those of the engine: newcomers wait
-unless more pages are free than there are calls, and where a call finds no page the youngest end.
+Simulated, not measured. Lengths of calls are exponential; the rules are those of the engine: new callers wait
+unless more pages are free than there are calls, and if a call finds no page the youngest calls end.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from antiphon.backends.page_pool import PAGE_SLOTS
 FRAME_S = 0.08
 WINDOW_PAGES = 47
 WHOLE_CALLS = 82
-"""Of an H100: docs/models.md."""
+"""Calls of an H100 with whole windows: docs/models.md."""
 SETTLING_STEPS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPages:
-    """Calls in the mean, and evicted ones of a thousand that ended."""
+    """Mean number of calls, and evicted ones per thousand that ended."""
 
     calls: float
     evicted_per_1000: float
 
 
 def simulate(overcommit: float, minutes: float, *, steps: int = 40_000, seed: int = 0) -> SharedPages:
-    """So many times 5.12 s, in which each call takes a page until its window is full."""
+    """Simulate this number of periods of 5.12 s, in which each call takes a page until its window is full."""
     random = np.random.default_rng(seed)
     pages, slots = WHOLE_CALLS * WINDOW_PAGES, int(WHOLE_CALLS * overcommit)
     survival = np.exp(-PAGE_SLOTS * FRAME_S / (60 * minutes))
@@ -45,7 +46,7 @@ def simulate(overcommit: float, minutes: float, *, steps: int = 40_000, seed: in
         kept = int(np.searchsorted(held.cumsum(), pages, side="right"))
         evicted += held.size - kept
         held = held[:kept]
-        room = (pages - int(held.sum()) - held.size) // 2  # a newcomer takes a page, and wants one free
+        room = (pages - int(held.sum()) - held.size) // 2  # a new caller takes a page, and needs one free
         held = np.append(held, np.ones(max(0, min(slots - kept, room)), np.int64))
         if step >= SETTLING_STEPS:
             counts.append(held.size)

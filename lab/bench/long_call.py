@@ -1,4 +1,4 @@
-"""One long call: whether a step late in it costs what an early one did, and whether memory grows."""
+"""Measures one long call: whether late steps cost the same as early ones, and whether memory grows."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ FRAMES_PER_MINUTE = 750
 EARLY_MINUTE = 5
 STEP_LIMIT = 0.05
 MEMORY_LIMIT = 0.01
-"""How much larger the late minute's median step, and the memory, may be, as fractions."""
+"""Largest growth of the late minute's median step, and of the memory, as fractions."""
 
 _NOISE_FRAMES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """How many minutes, and how many frames each of them has (a true one has 750)."""
+    """The number of minutes, and of frames in each (a real one has 750)."""
 
     minutes: int = 60
     frames_per_minute: int = FRAMES_PER_MINUTE
 
 
 def measure_call(backend: Backend, call: Call) -> Values:
-    """Step one row through the call, as fast as it goes, with noise for a voice.
+    """Step one row through the call at full speed, with noise as input.
 
     By minute: ``cpu_ms`` and ``wall_ms`` of a step (summaries), and ``rss_bytes`` at its end.
     """
@@ -55,9 +55,9 @@ def measure_call(backend: Backend, call: Call) -> Values:
 
 
 def judge_call(found: Values) -> Values:
-    """Hold the last minute but one (59 of 60) to minute 5, or the first where there are fewer.
+    """Compare the last minute but one (59 of 60) with minute 5, or with the first if there are fewer.
 
-    ``step_change`` and ``memory_change`` are fractions; ``holds`` says whether both keep to the limits.
+    ``step_change`` and ``memory_change`` are fractions; ``holds`` is whether both are within the limits.
     """
     minutes = found["minutes"]
     early = EARLY_MINUTE if len(minutes) > EARLY_MINUTE + 1 else 1

@@ -1,11 +1,12 @@
-"""Whether the server's memory stays flat: callers that come and go for ten minutes, its size once a second.
+"""Checks that the server's memory stays constant: callers that come and go for ten minutes, with its size
+once a second.
 
     python -m lab.bench.memory_soak                     16 callers, ten minutes, the default model
     python -m lab.bench.memory_soak --quick             seconds, to see that it works
     python -m lab.bench.memory_soak -- --backend null   options after -- go to `antiphon serve`
 
-Each of the callers speaks for a random time, leaves (one in five without a goodbye) and calls again at once,
-in one format after the other. Ctrl-C ends the run early and still writes what was measured.
+Each of the callers speaks for a random time, disconnects (one in five without a close) and calls again at
+once, in alternating formats. Ctrl-C ends the run early and still writes the measurements.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long, how many callers, how long each stays, and what the server is told."""
+    """The length, the number of callers, the length of their calls, and the server's options."""
 
     seconds: float = 600.0
     callers: int = 16
@@ -72,7 +73,7 @@ QUICK = Settings(seconds=4.0, callers=3, shortest_s=0.4, longest_s=1.2, warm_up_
 
 @dataclass(slots=True)
 class Tally:
-    """What the callers went through, and how large the server was meanwhile."""
+    """The callers' results, and the server's size over time."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     counts: Counts = field(default_factory=Counts)
@@ -82,10 +83,10 @@ class Tally:
 
 
 class Soak:
-    """A number of callers who call again and again, until told to stop or the time is over."""
+    """A number of callers who call repeatedly, until stopped or the time is over."""
 
     def __init__(self, settings: Settings, url: str, stop: Stop) -> None:
-        """Prepare the callers' speech; nobody calls yet."""
+        """Prepare the callers' speech, without calling."""
         self._settings = settings
         self._address = ServerAddress.parse(url)
         self._stop = stop
@@ -97,19 +98,19 @@ class Soak:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody should call again."""
+        """Whether the callers should stop."""
         return self._stop.is_set or self._elapsed_s() > self._settings.seconds
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._begun_s
 
     async def learn(self) -> None:
-        """Ask the server for what callers have to know of its model."""
+        """Request the facts about the server's model that callers need."""
         facts = await ask_facts(self._address)
         self._delay_frames = facts.delay_frames or 0
 
     async def run(self, server: RunningServer) -> None:
-        """Hold all calls and sample the server's memory."""
+        """Run all calls and sample the server's memory."""
         await self.learn()
         self._begun_s = time.monotonic()
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
@@ -166,16 +167,16 @@ class Soak:
 
 
 def shortened(clip: EncodedClip, seconds: float) -> EncodedClip:
-    """The beginning of a clip, in whole frames."""
+    """The start of a clip, in whole frames."""
     frames = max(1, min(clip.frames, round(seconds * 12.5)))
     messages = clip.messages[: frames * FRAME_SAMPLES // clip.message_samples]
     return EncodedClip(clip.format, messages, clip.message_samples, frames)
 
 
 def summarise(samples: Sequence[tuple[float, int]], *, warm_up_s: float) -> Values:
-    """Memory after the warm-up: first and last tenth (medians), slope by least squares, and the most.
+    """Memory after the warm-up: first and last tenth (medians), slope by least squares, and the maximum.
 
-    ``samples`` are (seconds, bytes). Of a run that was cut short, at most a quarter is warm-up.
+    ``samples`` are (seconds, bytes). In a run that was cut short, at most a quarter is warm-up.
 
     Raises:
         BenchError: too few samples after the warm-up.

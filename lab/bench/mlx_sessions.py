@@ -1,12 +1,13 @@
-"""How many sessions should a chip of Apple's hold? Arithmetic: bytes a tick has to read, against bandwidth.
+"""Computes how many sessions an Apple chip should hold. The arithmetic compares the bytes that a tick reads
+with the bandwidth.
 
   python -m lab.bench.mlx_sessions            the table, as in docs/mac.md
 
 Computed, not measured. A tick reads every weight once for all sessions, and for each session its keys and
-values and the codec's. It has 40 ms: latency lies between one and two ticks, and two have to fit into a
-frame's 80. A session alone waits for nobody's tick, and its own may take all 80. Bandwidths and memories are
-Apple's published ones, of which a share is counted on. Arithmetic units, launches and the operating system's
-own needs are left out, so a machine holds this many or fewer.
+values and the codec's. It has 40 ms: latency is between one and two ticks, and two have to fit into a frame's
+80. A single session does not wait for another tick, so its own may take all 80. Bandwidths and memories are
+Apple's published ones, of which a share is assumed. Arithmetic units, launches and the operating system's own
+needs are not included, so a machine holds this number or fewer.
 """
 
 from __future__ import annotations
@@ -21,25 +22,26 @@ from lab.bench.published import STT_1B
 
 TICK_S: Final = 0.040
 ALONE: Final = 2
-"""How many times as long a tick may be when there is but one session."""
+"""Factor on the length of a tick if there is only one session."""
 BANDWIDTH_SHARE: Final = 0.7
-"""What streaming kernels reach of a chip's published bandwidth: an assumption."""
+"""Share of a chip's published bandwidth that streaming kernels reach: an assumption."""
 MEMORY_SHARE: Final = 0.7
-"""What macOS lets a GPU hold of all memory: about two thirds to three quarters."""
+"""Share of all memory that macOS lets a GPU use: about two thirds to three quarters."""
 BF16: Final = 2.0
 Q8: Final = 1 + 4 / 64
 """Bytes a weight: 8 bits, and a scale and a bias of 16 for each 64."""
 Q4: Final = 0.5 + 4 / 32
 """4 bits, and a scale and a bias of 16 for each 32."""
 KV8: Final = 1 + 4 / 128
-"""Bytes a number of an 8-bit ring, in groups of a head's 128."""
+"""Bytes of a number in an 8-bit ring, in groups of a head's 128."""
 MIMI_PARAMETERS: Final = 79.3e6
-"""Without codebooks, of which a search reads every table it uses; float32, half of them to encode."""
+"""Parameters without codebooks, of which a search reads every table in use; float32, half of them to
+encode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A chip, its published memory bandwidth, and the largest memory it is sold with."""
+    """A chip, its published memory bandwidth, and its largest memory."""
 
     name: str
     gb_per_s: float
@@ -57,7 +59,7 @@ CHIPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Bytes a tick reads and a machine holds: once, and for each session of full context."""
+    """Bytes that a tick reads and a machine stores: once, and for each session of full context."""
 
     weights_read: float
     weights_held: float
@@ -65,7 +67,7 @@ class Load:
     session_held: float
 
     def sessions(self, chip: Chip) -> tuple[int, str]:
-        """How many sessions a chip should hold, and what ends there: "bandwidth" or "memory"."""
+        """The number of sessions of a chip, and its limit: "bandwidth" or "memory"."""
         readable = chip.gb_per_s * 1e9 * BANDWIDTH_SHARE * TICK_S
         by_bandwidth = int(max(0.0, readable - self.weights_read) / self.session_read)
         if not by_bandwidth and self.weights_read + self.session_read <= ALONE * readable:
@@ -91,7 +93,7 @@ def read_parameters(lm: Mapping[str, Any]) -> int:
 
 
 def table_parameters(lm: Mapping[str, Any]) -> int:
-    """Weights that are looked up, a line at a time: held, but as good as not read."""
+    """Weights that are looked up, a row at a time: stored, but almost not read."""
     count: int = lm["dim"] * (lm["n_q"] * (lm["card"] + 1) + lm["text_card"] + 1)
     if lm["dep_q"]:
         entries = (lm["dep_q"] - 1) * (lm["card"] + 1) + lm["text_card"] + 1
@@ -100,8 +102,8 @@ def table_parameters(lm: Mapping[str, Any]) -> int:
 
 
 def load_of(lm: Mapping[str, Any], weight_bytes: float, kv_bytes: float) -> Load:
-    """The load of a model whose weights, and numbers in its rings, take so many bytes each."""
-    ways = 2 if lm["dep_q"] else 1  # a model that only hears decodes nothing
+    """The load of a model with this number of bytes per weight, and per number in its rings."""
+    ways = 2 if lm["dep_q"] else 1  # a model without audio output decodes nothing
     heard = lm["n_q"] - lm["dep_q"]
     tables = heard * MIMI_CONFIG["quantizer"]["bins"] * MIMI_CONFIG["quantizer"]["dimension"]
     mimi_read = 4 * (ways * MIMI_PARAMETERS / 2 + tables)

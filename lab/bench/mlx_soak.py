@@ -1,11 +1,12 @@
-"""Does a session on mlx stay as fast and as small? Ten thousand steps of a small model, watched.
+"""Checks whether a session on mlx keeps its speed and its memory. It runs ten thousand steps of a small
+model.
 
   python -m lab.bench.mlx_soak                           a seeded duplex model, 10,000 steps: 13 minutes of a
                                                      call, its windows filled hundreds of times
   python -m lab.bench.mlx_soak --steps 1000 --device cpu --kind codec
   python -m lab.bench.mlx_soak --model FOLDER --slots 4  a model of one's own, for its step times
 
-Prints a line for each tenth, and fails when the last is slower than the second by more than a half, or holds
+Prints a line for each tenth, and fails if the last is slower than the second by more than a half, or uses
 more memory. (The first tenth fills windows and caches.)
 """
 
@@ -32,12 +33,12 @@ from tests.support.small_models import KINDS
 TENTHS = 10
 SLOWER = 1.5
 MORE_BYTES = 1 << 16
-"""Numbers on their way between two steps; an array that stayed each time would be far more."""
+"""Bytes of temporary numbers between two steps; an array that leaked each time would be far more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tenth:
-    """A tenth of the run: its median step, what mlx holds, and the process."""
+    """A tenth of the run: its median step, mlx's memory, and the process's."""
 
     steps: int
     step_ms: float
@@ -46,7 +47,7 @@ class Tenth:
 
 
 def soak(backend: Backend, steps: int) -> Iterator[Tenth]:
-    """Step every row of a backend, ``steps`` times in all; one session, never reset."""
+    """Step every row of a backend, ``steps`` times in total; one session, never reset."""
     slots, process = backend.info.slots, psutil.Process()
     random, rows = np.random.default_rng(0), np.arange(slots, dtype=np.int32)
     pcm = random.normal(0, 0.1, (16, slots, backend.info.spec.frame_samples)).astype(np.float32)
@@ -62,7 +63,7 @@ def soak(backend: Backend, steps: int) -> Iterator[Tenth]:
 
 
 def judge(second: Tenth, last: Tenth) -> list[str]:
-    """What grew, in words."""
+    """The values that grew, as text."""
     grown = []
     if last.step_ms > SLOWER * second.step_ms:
         grown.append(f"a step took {second.step_ms:.2f} ms and takes {last.step_ms:.2f}")
@@ -72,7 +73,7 @@ def judge(second: Tenth, last: Tenth) -> list[str]:
 
 
 def main(argv: list[str]) -> int:
-    """The command line. Returns the exit status: 1 when something grew."""
+    """The command line. Returns the exit status: 1 if a value grew."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -4,11 +4,11 @@
     python -m lab.bench.model_capacity --quick          seconds, on a small seeded one, to see that it works
     python -m lab.bench.model_capacity FOLDER --backend-option threads=2 --backend-option spin=true --resume
 
-Each load gets a fresh `antiphon serve` and `antiphon probe`, in processes of their own on the same machine.
-Duplex and stt: every session in real time at a random phase, each frame answered. tts: every session is given
-a text that takes longer to say than the run is long, all at once, and a player that starts with 80 ms of it
-must never run dry. What the search finds is confirmed for at least 60 s at full load, and stepped down until
-every run holds. Beside stt stands how fast one recording is read when it is sent as fast as possible.
+Each load gets a fresh `antiphon serve` and `antiphon probe`, in separate processes on the same machine.
+Duplex and stt: every session in real time at a random phase, each frame answered. tts: every session gets a
+text that is longer than the run, all at once, and a player that starts with 80 ms of it must never run dry.
+The result of the search is confirmed for at least 60 s at full load, and reduced until every run holds. For
+stt the speed of one recording at full rate is measured, too.
 """
 
 from __future__ import annotations
@@ -47,16 +47,17 @@ PROTOCOLS: Final = {
     PipelineKind.TTS: "tts",
 }
 FORMAT: Final = "pcm_s16le"
-"""Of a conversation: what Opus costs is the server's and not the model's, and is measured elsewhere."""
+"""Format of a conversation: the cost of Opus belongs to the server and not to the model, and is measured
+elsewhere."""
 
 WORDS_PER_S: Final = 4
-"""More than anybody speaks: a text of so many words lasts as long as it has to."""
+"""Faster than speech: a text of this number of words lasts long enough."""
 COUNT: Final = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run measures and for how long; a resumed run must have the same."""
+    """The settings and the length of a run; a resumed run must have the same."""
 
     model: str = ""
     backend: str = "auto"
@@ -79,7 +80,7 @@ QUICK = Settings(
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured: what ``--model`` of the server takes, its name, and what callers speak to it."""
+    """The subject of a run: the server's ``--model``, its name, and the callers' audio."""
 
     model: str
     name: str
@@ -87,7 +88,7 @@ class Subject:
 
     @classmethod
     def of(cls, model: str) -> Subject:
-        """A model by what ``antiphon serve`` takes."""
+        """A model by its name for ``antiphon serve``."""
         spec = load_checkpoint(model).spec
         return cls(model, spec.name, PROTOCOLS[spec.kind])
 
@@ -121,7 +122,7 @@ def _small_model(folder: Path) -> str:
 
 
 def run(results: Results, settings: Settings, subject: Subject) -> None:
-    """Measure everything, keeping each number as soon as it is known."""
+    """Measure everything, saving each number at once."""
     warn_if_busy()
     hold = hold_speech if subject.protocol == "tts" else hold_conversation
 
@@ -148,7 +149,7 @@ def run(results: Results, settings: Settings, subject: Subject) -> None:
 def hold_conversation(
     settings: Settings, subject: Subject, sessions: int, *, full_load_s: float, seed: int
 ) -> Values:
-    """One load on a fresh server: what it was like, and why it is no proof of capacity, if it is none."""
+    """One load on a fresh server: its results, and the reasons why it does not prove capacity, if any."""
     seconds = full_load_s + sessions * RAMP_S_PER_SESSION + settings.ramp_s
     sound = ("--format", FORMAT) if subject.protocol == "chat" else ()
     values = _probe(
@@ -180,7 +181,7 @@ def hold_conversation(
 def hold_speech(
     settings: Settings, subject: Subject, sessions: int, *, full_load_s: float, seed: int
 ) -> Values:
-    """The same of a load that is spoken to; each session's voice draws by its ``seed``."""
+    """The same for a load of texts; each session's voice samples with its ``seed``."""
     words = [COUNT[index % len(COUNT)] for index in range(int(full_load_s * WORDS_PER_S))]
     values = _probe(
         settings,
@@ -203,7 +204,7 @@ def hold_speech(
 
 
 def read_file(settings: Settings, subject: Subject) -> Values:
-    """One recording as fast as the server takes it."""
+    """One recording as fast as the server accepts it."""
     values = _probe(settings, subject, 1, "--seconds", f"{settings.file_s:g}", "--as-fast-as-possible")
     report = values["report"]
     return {"realtime_factor": report["realtime_factor"], "lost": report["counts"]["lost"]}

@@ -1,10 +1,10 @@
-"""What a model takes in memory, each form in a fresh process, for ``lab.bench.cpu_models --only memory``.
+"""The memory of a model, each form in a fresh process, for ``lab.bench.cpu_models --only memory``.
 
     python -m lab.bench.model_memory out/bench/graphs/mimi-full int8 8 2      one form, as JSON
 
-The process imports what it needs, loads the weights, has rows of state and steps them, and says after each by
-how much it grew; its peak is the system's. Where the form is ``upstream`` the model is upstream's; only there
-torch is imported.
+The process imports its modules, loads the weights, allocates rows of state and steps them, and reports its
+growth after each; its peak is the system's. For the form ``upstream`` the model is upstream's; torch is
+imported only there.
 """
 
 from __future__ import annotations
@@ -26,23 +26,22 @@ from lab.bench.onnx_graphs import GraphFile
 
 UPSTREAM = "upstream"
 EAGER: Mapping[str, str] = {"NO_TORCH_COMPILE": "1"}
-"""For upstream: a compiler would weigh more than what it compiles."""
+"""Options for upstream: a compiler would need more memory than the compiled code."""
 STEPS = 5
-"""Enough for everything that is kept from one step to the next to be allocated."""
+"""Number of steps after which all state between steps is allocated."""
 
 Steps: TypeAlias = tuple[Sequence[Callable[[], object]], int]
-"""A step of every stage, and the bytes of state that these keep."""
+"""A step of every stage, and the bytes of its state."""
 
 
 def measure_memory(folder: Path, form: str, rows: int, threads: int) -> Values:
-    """Bytes of a form of the model that ``folder`` is named after, in a process of its own.
+    """Bytes of a form of the model that ``folder`` is named after, in a separate process.
 
-    ``weights_bytes`` and ``running_bytes``: by how much it grew when it loaded, and when it stepped rows.
-    ``state_bytes``: what rows keep between steps. ``peak_bytes``: the most it ever held above what it held
-    before.
+    ``weights_bytes`` and ``running_bytes``: its growth while loading, and while stepping rows.
+    ``state_bytes``: the rows' state between steps. ``peak_bytes``: the most memory above that before loading.
 
     Raises:
-        BenchError: it failed; with the end of what it said.
+        BenchError: it failed; with the end of its output.
     """
     command = [sys.executable, "-m", "lab.bench.model_memory", str(folder), form, str(rows), str(threads)]
     done = run(command, capture_output=True, text=True, check=False, env={**os.environ, **EAGER})
@@ -108,7 +107,7 @@ def _upstream(folder: Path, form: str, rows: int, threads: int) -> Iterator[Step
 
 
 def _tensor_bytes() -> int:
-    """Of all tensors that there are, each storage once."""
+    """Bytes of all existing tensors, each storage once."""
     import torch
 
     tensors = [found for found in gc.get_objects() if isinstance(found, torch.Tensor)]
@@ -122,7 +121,7 @@ def _resident_bytes() -> int:
 
 
 def _peak_bytes() -> int:
-    """The most this process ever held, as Linux says: from the program's start, unlike getrusage."""
+    """The most memory of this process, as Linux reports it: from the program's start, unlike getrusage."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return 1024 * int(line.split()[1])

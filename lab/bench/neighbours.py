@@ -1,4 +1,4 @@
-"""CPU that the rest of the machine takes while something is measured."""
+"""CPU time of other processes during a measurement."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from typing import Final
 import psutil
 
 MOST_CORES: Final = 0.2
-"""Above this, what was measured is of other processes too; the kernel's own took up to 0.17."""
+"""Above this number of cores a measurement is affected by other processes; the kernel's own took up to
+0.17."""
 
 
 def busy_cpu_s() -> float:
-    """CPU time that the machine has worked so far, on all cores."""
+    """CPU time of the machine so far, on all cores."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
 
 
 def own_cpu_s() -> float:
-    """CPU time of this process and of all that it has started, ended ones included."""
+    """CPU time of this process and of all that it has started, including ended ones."""
     total = 0.0
     me = psutil.Process()
     for process in (me, *me.children(recursive=True)):
@@ -33,7 +34,7 @@ def own_cpu_s() -> float:
 
 @dataclass
 class Neighbours:
-    """The CPU of other processes since its making, in cores."""
+    """The CPU of other processes since its creation, in cores."""
 
     busy_s: Callable[[], float] = busy_cpu_s
     own_s: Callable[[], float] = own_cpu_s

@@ -1,4 +1,5 @@
-"""Opening an exported graph of ``lab.bench.onnx_models`` all its rows far in their calls; without torch."""
+"""Opens an exported graph of ``lab.bench.onnx_models`` with all its rows far in their calls; without
+torch."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.manifest import GraphFormat, graph_from_json
 
 Session: TypeAlias = Any
-"""An onnxruntime.InferenceSession, which has no types."""
+"""An onnxruntime.InferenceSession, which has no type annotations."""
 
 LONG_AGO = 100_003
-"""A position behind every ring's wrap."""
+"""A position after every ring's wrap."""
 SOMETHING = 0.01
-"""What rows remember."""
+"""Content of the rows' state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class GraphFile:
 
     @classmethod
     def exported(cls, folder: Path, recipe: str, stage: str) -> GraphFile:
-        """A stage by a recipe: ``folder/RECIPE/STAGE.onnx``, its table beside it."""
+        """A stage by a recipe: ``folder/RECIPE/STAGE.onnx``, with its table next to it."""
         path = folder / recipe / f"{stage}.onnx"
         return cls(path, graph_from_json(json.loads(path.with_suffix(".json").read_text()), stage))
 
@@ -42,17 +43,17 @@ class GraphFile:
 
     @property
     def bytes(self) -> int:
-        """On disk, with its data if these are in a file of their own."""
+        """Bytes on disk, including a separate data file."""
         return sum(path.stat().st_size for path in self.path.parent.glob(f"{self.path.name}*"))
 
     def session(self, threads: int, *, spin: bool = False) -> Session:
-        """As the server opens it, on the CPU."""
+        """Open it as the server does, on the CPU."""
         return open_session(self.path, pick_provider("cpu")[1], threads, spin=spin)
 
     def rows(self, session: Session, rows: int, split: SplitSession | None = None) -> Graph:
         """Rows for a session of it, all of which advance and are far in their calls.
 
-        Rings are written over, so that they are memory and not a page of zeros that the system lends.
+        Rings are overwritten, so that they are memory and not the system's shared page of zeros.
         """
         graph = Graph(session, self.form, rows, split)
         fill_rows(graph)
@@ -60,7 +61,7 @@ class GraphFile:
 
 
 def fill_rows(graph: Graph) -> None:
-    """Let all rows advance and be far in their calls."""
+    """Make all rows advance and be far in their calls."""
     for array in graph.inputs.values():
         array[:] = 1
     for name, array in graph.state.arrays.items():

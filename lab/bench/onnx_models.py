@@ -1,8 +1,9 @@
-"""Full-size Mimi and an stt-1b language model as ONNX graphs beside upstream, for ``lab.bench.cpu_models``.
+"""Full-size Mimi and an stt-1b language model as ONNX graphs, compared with upstream, for
+``lab.bench.cpu_models``.
 
-Weights are random, rings are full. Upstream computes Mimi in float32 and the LM in bfloat16, as it comes.
-Graphs are exported once, which takes 6 GB of memory for the LM and 7 GB of the disk, and found again by
-later runs; after a change of the export their folder wants deleting.
+Weights are random, rings are full. Upstream computes Mimi in float32 and the LM in bfloat16, unchanged.
+Graphs are exported once, which takes 6 GB of memory for the LM and 7 GB of the disk, and reused by later
+runs; delete their folder after a change of the export.
 """
 
 from __future__ import annotations
@@ -41,21 +42,21 @@ EXPORTS: Mapping[str, Sequence[str]] = {**FORMS, "listener": RECIPES[1:]}
 """The forms of each model that are exported: the two of a language model in every form take 10 GB more."""
 UPSTREAM = "upstream"
 SPINNING = " spinning"
-"""What the names of forms end with whose threads keep their cores during a step."""
+"""Suffix of the names of forms whose threads keep their cores during a step."""
 SPUN: Mapping[str, str] = {"mimi": "int8", "lm": "int4"}
-"""The form of each model that is also measured so."""
+"""The form of each model that is also measured with it."""
 IN_PARTS = "int8 in parts"
 """INT8, a part of the rows on each thread."""
 FRAME_MS = 80
 REAL_TIME_FORM = "int8"
-"""The form whose sum of encoder and language model is told."""
+"""The form for which the sum of encoder and language model is reported."""
 
 Calls: TypeAlias = dict[str, Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How graphs are measured: where they lie, full size or small, on how many threads, and how many turns.
+    """How graphs are measured: their folder, full size or small, the number of threads and of rounds.
 
     With ``spin`` a form of each model is also measured on threads that spin.
     """
@@ -67,7 +68,7 @@ class Setting:
     turns: int
 
     def folder(self, model: str) -> Path:
-        """Where a model's graphs are, exported now if they were not there."""
+        """The folder of a model's graphs, exported if necessary."""
         name = f"{model}-{self.size}"
         folder = self.graphs / name
         export(MODELS[name], folder, EXPORTS[model])
@@ -75,9 +76,9 @@ class Setting:
 
 
 def measure_model(model: str, rows: int, setting: Setting) -> Values:
-    """One frame of ``rows`` rows, by upstream and by every form, by turns; and the bytes of files.
+    """One frame of ``rows`` rows, by upstream and by every form, alternating; and the bytes of files.
 
-    Beside a language model: the encoder that it listens with.
+    With a language model: also its encoder.
     """
     folder, seeded = setting.folder(model), MODELS[f"{model}-{setting.size}"]
     with ExitStack() as stack:
@@ -108,7 +109,7 @@ def graph_calls(folder: Path, form: str, stages: Sequence[str], rows: int, setti
 
 
 def calls_in_parts(folder: Path, stages: Sequence[str], rows: int, threads: int, stack: ExitStack) -> Calls:
-    """A frame of each stage, its rows in as many parts as threads, as the server runs a small graph."""
+    """A frame of each stage, its rows in one part per thread, as the server runs a small graph."""
     pool = stack.enter_context(ThreadPoolExecutor(threads - 1))
     calls: Calls = {}
     for stage in stages:
@@ -120,9 +121,9 @@ def calls_in_parts(folder: Path, stages: Sequence[str], rows: int, threads: int,
 
 
 def export(seeded: Seeded, folder: Path, forms: Sequence[str]) -> None:
-    """Every stage by these recipes into ``folder/RECIPE/STAGE.onnx``, and its table beside it as ``.json``.
+    """Export every stage by these recipes into ``folder/RECIPE/STAGE.onnx``, with its table as ``.json``.
 
-    Nothing is done where the folder is there.
+    No effect if the folder exists.
     """
     if folder.is_dir():
         return
@@ -149,7 +150,8 @@ def export(seeded: Seeded, folder: Path, forms: Sequence[str]) -> None:
 
 
 def _form(seeded: Seeded, recipe: Recipe) -> Recipe:
-    """A recipe as far as it changes what is exported: two that agree in that are rounded from one graph."""
+    """The part of a recipe that changes the export: two recipes with equal parts are rounded from one
+    graph."""
     plain = Recipe("", "", 0, (), (), {})
     if "lm" in seeded.stages:
         return replace(plain, int8_ring_bytes=recipe.int8_ring_bytes)
@@ -175,7 +177,7 @@ def seeded_stages(seeded: Seeded, recipe: Recipe) -> Iterator[tuple[str, Exporte
 
 
 def with_weights(model: nn.Module) -> nn.Module:
-    """The model with weights that keep signals about as loud as they are."""
+    """The model with weights that keep the level of signals."""
     torch.manual_seed(0)
     model.to_empty(device="cpu")
     for tensor in model.state_dict().values():
@@ -223,7 +225,8 @@ def _total(found: Values, form: str, stages: Sequence[str]) -> tuple[float, floa
 
 
 def _real_time(attempts: Mapping[str, Values]) -> Iterator[str]:
-    """What a frame of speech recognition takes, where the encoder was measured beside the language model."""
+    """The time of a frame of speech recognition, if the encoder was measured together with the language
+    model."""
     encode, lm = f"{REAL_TIME_FORM} encode", f"{REAL_TIME_FORM} lm"
     for key, found in attempts.items():
         if key.startswith("onnx lm") and encode in found["times"]:

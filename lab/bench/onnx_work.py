@@ -1,4 +1,4 @@
-"""What the nodes of a graph have to do: bytes that no cache holds between frames, and multiplications."""
+"""The work of the nodes of a graph: bytes that no cache holds between frames, and multiplications."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from lab.bench.onnx_graphs import GraphFile
 from lab.bench.turns import UNTIMED_TURNS
 
 KERNEL: Final = "_kernel_time"
-"""What the names of a profile's events of nodes end with."""
+"""Suffix of the names of a profile's events of nodes."""
 RUN: Final = "model_run"
 SUMMED: Final = frozenset({"Conv", "ConvTranspose", "MatMul", "FusedMatMul", "Gemm"})
 """Operators that multiply in float32."""
 ROUNDED: Final = frozenset({"MatMulNBits", "MatMulInteger", "MatMulIntegerToFloat"})
 """Operators that multiply in INT8."""
 LOOK_UPS: Final = IN_PLACE | {"Gather", "GatherND"}
-"""Operators that touch little of their first input."""
+"""Operators that use little of their first input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as the runtime runs it: its name, its weights' shapes, and the bytes it reads.
+    """A node in the runtime's graph: its name, its weights' shapes, and the bytes it reads.
 
-    ``weight_bytes`` are the same for any number of rows, ``state_bytes`` those of the rows profiled.
+    ``weight_bytes`` are the same for any number of rows, ``state_bytes`` those of the profiled rows.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a node of a stage does in a frame of ``rows`` rows."""
+    """The work of a node of a stage in a frame of ``rows`` rows."""
 
     operator: str
     weight_bytes: int
@@ -54,7 +54,7 @@ class Work:
     rows: int
 
     def least_s(self, rows: int, rates: Rates) -> float:
-        """Seconds that it cannot do without, for another number of rows."""
+        """Minimum seconds of the work, for another number of rows."""
         share = rows / self.rows
         products = self.products * share if self.operator in SUMMED | ROUNDED else 0
         kind = INT8 if self.operator in ROUNDED else FLOAT32
@@ -63,7 +63,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Runs of a stage for ``rows`` rows as the runtime saw them: its events, and its nodes by name."""
+    """Runs of a stage for ``rows`` rows in the runtime's profile: its events, and its nodes by name."""
 
     events: Sequence[Values]
     nodes: Mapping[str, Node]
@@ -82,7 +82,7 @@ class Profile:
                 yield event
 
     def work_of(self, event: Values) -> tuple[str, Work]:
-        """The name of an event's node, and what it does."""
+        """The name of an event's node, and its work."""
         name = event["name"].removesuffix(KERNEL)
         node = self.nodes.get(name, Node(name))
         made = products(event["args"], node)
@@ -90,14 +90,14 @@ class Profile:
         return name, work
 
     def works(self) -> list[Work]:
-        """What each node of a run does."""
+        """The work of each node of a run."""
         return list(dict(map(self.work_of, self.kernels_of(self.runs[-1]))).values())
 
 
 def take_profile(
     file: GraphFile, rows: int, threads: int, runs: int, beside: Callable[[], object] = lambda: None
 ) -> Profile:
-    """Run a stage with the runtime's own profile, and ``beside`` after each run."""
+    """Run a stage with the runtime's own profiler, and ``beside`` after each run."""
     with tempfile.TemporaryDirectory() as scratch:
         options = session_options(threads)
         options.enable_profiling = True
@@ -111,15 +111,15 @@ def take_profile(
             beside()
         events = json.loads(Path(session.end_profiling()).read_text())
         state = {name: array.nbytes for name, array in seen.state.arrays.items()}
-        optimised = onnx.load(f"{scratch}/optimised.onnx", load_external_data=False)  # shapes alone count
+        optimised = onnx.load(f"{scratch}/optimised.onnx", load_external_data=False)  # only shapes are needed
         return Profile(events, read_nodes(optimised, state), rows)
 
 
 def read_nodes(model: onnx.ModelProto, state: Mapping[str, int]) -> dict[str, Node]:
-    """The nodes of the graph that the runtime made of ours, by name, and what they read of weights and state.
+    """The nodes of the runtime's optimised graph, by name, with the weights and state that they read.
 
-    ``state``: the bytes of each input that is state. A view reads nothing, but who reads it reads what it
-    shows; so it is with a ring that was written in place.
+    ``state``: the bytes of each input that is state. A view reads nothing, but a reader of a view reads its
+    content; the same applies to a ring that was written in place.
     """
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     weights = {tensor.name: _bytes(tensor) for tensor in model.graph.initializer}
@@ -147,7 +147,7 @@ def _bytes(tensor: onnx.TensorProto) -> int:
 
 
 def products(event: Values, node: Node) -> int:
-    """Multiplications of a node, by the shapes that its event tells; 0 for an operator that is no product."""
+    """Multiplications of a node, by the shapes of its event; 0 for an operator without products."""
     operator, kernel = event["op_name"], next((w for w in node.weights if len(w) > 2), ())
     given, made = (_elements(event[key][0]) for key in ("input_type_shape", "output_type_shape"))
     if operator in ("Conv", "ConvTranspose") and kernel:

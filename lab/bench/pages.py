@@ -1,4 +1,4 @@
-"""Pages of reports: prose in lines of at most 100 columns, tables and code as they are."""
+"""Pages of reports: prose in lines of at most 100 columns, tables and code unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNBROKEN: Final = ("#", "|", "<", "!", ">", "    ", "```", "- ")
 
 
 def write_page(path: Path, text: str) -> str:
-    """Write a page of Markdown, with its prose wrapped; returns what is written."""
+    """Write a page of Markdown with its prose wrapped; returns the text."""
     page = "\n".join(_lines(text)) + "\n"
     path.write_text(page, encoding="utf-8")
     return page

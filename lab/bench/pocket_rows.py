@@ -1,12 +1,13 @@
-"""Pocket-TTS at several callers: its own package, our rows one after the other, and our rows together.
+"""Measures Pocket-TTS with several callers: its own package, our rows one after the other, and our rows
+together.
 
     python -m lab.bench.pocket_rows                    english (90 M) at 1, 2, 4 and 8 callers, one thread
     python -m lab.bench.pocket_rows --shape english_18m_2026-10
     python -m lab.bench.pocket_rows --quick            a small model, to see that it works
 
-Weights are random and of the package's shapes. The two ways of ours take turns, frame by frame of the same
-utterances. The package speaks one utterance at a time, so several callers of it wait for one another: its
-time is that of one caller, times their number. It decodes in a thread beside the one that thinks.
+Weights are random, in the package's shapes. Our two ways alternate, frame by frame of the same utterances.
+The package speaks one utterance at a time, so its callers wait for each other: its time is that of one
+caller, multiplied by their number. It decodes in a second thread.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ TEXT: Final = "One two three four five, six seven eight nine ten, and all the ot
 
 
 def measure_rows(backend: PocketBackend, callers: int, frames: int) -> Values:
-    """Frames of so many callers, by turns one row after the other and together; and how far sounds differ."""
+    """Frames of this number of callers, alternating between one row after the other and all together; and the
+    difference of the sounds."""
     rows, times = range(callers), {"apart": list[float](), "together": list[float]()}
     advance = backend.executor.advance
     begin(backend, rows)
@@ -52,7 +54,7 @@ def measure_rows(backend: PocketBackend, callers: int, frames: int) -> Values:
     for frame in range(2 * frames + UNTIMED):
         way = list(ways)[frame % 2]
         if any(backend.executor.speakers[row].is_finished for row in rows):
-            begin(backend, rows)  # random weights end a sentence when they like
+            begin(backend, rows)  # random weights end a sentence at any time
         start_s = time.perf_counter()
         backend.executor.workers.submit(ways[way]).result()
         if frame >= UNTIMED:
@@ -61,7 +63,7 @@ def measure_rows(backend: PocketBackend, callers: int, frames: int) -> Values:
 
 
 def begin(backend: PocketBackend, rows: Sequence[int]) -> None:
-    """Have rows in the middle of a sentence, each with noise of its own."""
+    """Put rows into the middle of a sentence, each with separate noise."""
     executor = backend.executor
     executor.reset(list(rows))
     for row in rows:
@@ -72,7 +74,7 @@ def begin(backend: PocketBackend, rows: Sequence[int]) -> None:
 
 
 def differ(backend: PocketBackend, callers: int) -> float:
-    """The largest difference of a sample between rows together and each alone, over a few frames."""
+    """The largest difference of a sample between rows together and each separately, over a few frames."""
     rows, executor = range(callers), backend.executor
     said = []
     for groups in ([[row] for row in rows], [list(rows)]):
@@ -106,7 +108,8 @@ def measure_package(folder: Path, sentences: int) -> Values:
 
 
 def make_model(folder: Path, shape: str | None) -> None:
-    """A model of random weights, once; and its configuration as the package takes it from anywhere."""
+    """Make a model of random weights, once, and its configuration in the package's form, independent of the
+    current folder."""
     import yaml
 
     if not absolute(folder).is_file():
@@ -116,7 +119,7 @@ def make_model(folder: Path, shape: str | None) -> None:
 
 
 def absolute(folder: Path) -> Path:
-    """Where a model's configuration is for the package; a folder holds one for us."""
+    """The path of a model's configuration for the package; the folder itself has one for us."""
     return folder.with_name(f"{folder.name}-absolute.yaml")
 
 

@@ -1,4 +1,4 @@
-"""Published language models' arguments that no checkpoint of ours has; nothing is imported with them."""
+"""Published language models' arguments without a checkpoint here; it imports nothing."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""What each recipe of the onnx target does to a model, held to its float32 graphs: the gate, without limits.
+"""Measures the effect of each recipe of the onnx target on a model, compared with its float32 graphs: the
+gate, without limits.
 
     python -m lab.bench.recipe_quality                          int8 and int4, built-in duplex, built-in clips
     python -m lab.bench.recipe_quality --model echo RECORDING...    a codec, on recorded speech
     python -m lab.bench.recipe_quality --model ./float --recipe mine.toml
 
 The model has float32 graphs (antiphon quantize --target onnx --recipe float32); in the other forms their
-weights are rounded. What a recipe changes in the export itself, ``int8_ring_bytes`` and
-``int8_convolution_positions``, is left out: rings stay float32, and no convolution multiplies in INT8 with a
-scale for each window. Columns are the measures of docs/gate.md.
+weights are rounded. Changes of a recipe to the export itself, ``int8_ring_bytes`` and
+``int8_convolution_positions``, are not applied: rings remain float32, and no convolution multiplies in INT8
+with a scale for each window. Columns are the measures of docs/gate.md.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ COLUMNS = (
 
 
 def measure(model: str, recipes: Sequence[str], material: Material, folder: Path) -> str:
-    """A table of every recipe beside float32; rounded models go to ``folder``.
+    """A table of every recipe compared with float32; rounded models are written to ``folder``.
 
     Raises:
         AntiphonError: the model has no float32 graphs, or recordings cannot be read.

@@ -1,12 +1,12 @@
-"""Comings, goings, cuts and hostile neighbours at 80 % of the rows: does anything grow, is anything lost?
+"""A soak test with callers, cuts and hostile clients at 80 % of the rows: checks for growth and losses.
 
     python -m lab.bench.resilience_soak [SECONDS] [--slots N] [--out FOLDER]
 
-Callers speak in real time for 5 to 40 s and call again at once; one in three is cut with RST and goes on;
-three connections send nonsense all the time, and `/metrics` is read each second. Each second private memory,
-open files and threads of all processes are noted, the p99 of the last ten seconds' latencies, and the frames
-lost so far: resilience-soak.json and .png. The slope of memory is that of least squares over means of ten
-seconds after the first quarter, with its interval of 95 %; that of each quarter is printed too.
+Callers speak in real time for 5 to 40 s and call again at once; one in three is cut with RST and resumes;
+three connections send invalid data all the time, and `/metrics` is read each second. Each second the private
+memory, open files and threads of all processes, the p99 of the last ten seconds' latencies, and the number of
+lost frames are recorded in resilience-soak.json and .png. The slope of memory is by least squares over means
+of ten seconds after the first quarter, with its interval of 95 %; that of each quarter is printed too.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ FOREVER: Final = 10**12
 
 @dataclass
 class Tally:
-    """What has come of the calls so far."""
+    """The results of the calls so far."""
 
     fates: list[Fate] = field(default_factory=list)
     recent: deque[tuple[float, float]] = field(default_factory=deque)
 
     def note(self, now_s: float, latency_ms: float) -> None:
-        """A reply came."""
+        """Count a reply."""
         self.recent.append((now_s, latency_ms))
 
     def p99_ms(self) -> float:
-        """Of the last seconds."""
+        """p99 of the last seconds."""
         oldest_s = time.monotonic() - WINDOW_S
         while self.recent and self.recent[0][0] < oldest_s:
             self.recent.popleft()
@@ -106,7 +106,7 @@ async def soak(seconds: float, slots: int) -> tuple[list[Sample], Tally, Service
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run, write the plot, and say what came of it."""
+    """Run, write the plot, and print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("seconds", nargs="?", type=float, default=2700.0, help="[%(default)s]")
     parser.add_argument("--slots", type=int, default=20, help="rows of the server [%(default)s]")

@@ -1,9 +1,9 @@
-"""A call whose connection is cut at random moments, beside one that is not: text, sound, outage and gap.
+"""Compares a call whose connection is cut at random moments with an uncut one: text, sound, outage and gap.
 
     python -m lab.bench.resume_cuts MODEL [CUTS]
 
-Fresh servers with ``--fixed-batch``, a question again and again in float samples, as fast as it is answered.
-The text has to be that of the uncut call byte for byte, and every frame's sound too.
+The servers are fresh, with ``--fixed-batch``, and get a repeated question in float samples, as fast as it is
+answered. The text has to equal that of the uncut call byte for byte, and every frame's sound too.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tests.support.launch import ANTIPHON, free_port, running_server
 
 FRAMES_A_CUT = 10
 FRAMES_AFTER = 100
-"""Answered as fast as they come: the last cut has to find the call under way."""
+"""Frames after the last cut, which must occur during the call, although frames are answered at full speed."""
 SEEDS = "&text_seed=5&audio_seed=7"
 
 
 async def spoken(model: str, frames: int, cuts_at: list[int]) -> ResumingCaller:
-    """One call of so many frames, cut when so many are answered."""
+    """One call of this number of frames, cut at these numbers of answers."""
     port = free_port()
     command = [*ANTIPHON, "serve", "--model", model, "--port", str(port), "--fixed-batch", "--slots", "2"]
     log = Path(tempfile.gettempdir()) / f"resume-cuts-{port}.log"
@@ -54,7 +54,7 @@ def shown(name: str, found: Distribution | None) -> str:
 
 
 def main() -> None:
-    """Print what came of it."""
+    """Print the results."""
     model, cuts = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 200
     frames = FRAMES_A_CUT * (cuts + 1) + FRAMES_AFTER
     chance = np.random.default_rng(7)
