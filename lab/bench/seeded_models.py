@@ -27,7 +27,7 @@ SMALL_LM: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """A model to be measured: its configuration, the stages that are run, and a codec's codebooks."""
+    """A model to be measured: its configuration, its stages, and a codec's codebooks."""
 
     config: Mapping[str, Any]
     stages: tuple[str, ...]
@@ -42,11 +42,12 @@ MODELS: Mapping[str, Seeded] = {
     "lm-full": Seeded(STT_1B, ("lm",)),
     "lm-small": Seeded(SMALL_LM, ("lm",)),
 }
-"""By name: Mimi for a voice of 8 codebooks, Mimi as stt-1b listens with it, and stt-1b's own step."""
+"""By name: Mimi for a voice of 8 codebooks, Mimi with the codebooks of stt-1b's input, and stt-1b's own
+step."""
 
 
 def upstream_model(seeded: Seeded) -> MimiModel | LMModel:
-    """Upstream's, as it computes on a CPU: Mimi in float32, a language model in bfloat16."""
+    """Upstream's model in its CPU form: Mimi in float32, a language model in bfloat16."""
     if "lm" in seeded.stages:
         return make_lm(seeded.config, torch.bfloat16)
     return upstream_mimi(seeded.codebooks, seeded.config)

@@ -1,13 +1,13 @@
-"""The most sessions this machine holds, without a model: what the server itself costs.
+"""Measures the most sessions of this machine without a model: the cost of the server itself.
 
     python -m lab.bench.server_capacity                 about twenty minutes on two cores
     python -m lab.bench.server_capacity --quick         seconds, to see that it works
     python -m lab.bench.server_capacity --resume        go on where an interrupted run stopped
 
 Each load gets a fresh `antiphon serve --backend null` (a model of 5 ms that sleeps) and `antiphon probe`, in
-processes of their own on the same machine. The search tries loads for a few seconds each; what it finds is
-confirmed for at least 60 s at full load, several times, and stepped down until every run holds. Beside it
-stand the raw cost of the codec, and the share of the machine that generating the load took.
+separate processes on the same machine. The search tries loads for a few seconds each; its result is confirmed
+for at least 60 s at full load, several times, and reduced until every run holds. The cost of the codec, and
+the generator's share of the machine, are reported, too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lab.bench.pages import write_page
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run measures and for how long; a resumed run must have the same."""
+    """The settings and the length of a run; a resumed run must have the same."""
 
     formats: tuple[str, ...] = ("opus", "pcm_s16le")
     null_step_ms: float = 5.0
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(results: Results, settings: Settings) -> None:
-    """Measure everything, keeping each number as soon as it is known."""
+    """Measure everything, saving each number at once."""
     warn_if_busy()
     tell("codec: encode, decode")
     results.attempt("codec", lambda: measure(frames=settings.codec_frames, runs=settings.codec_runs))
@@ -119,7 +119,7 @@ def find_capacity(results: Results, settings: Settings, audio_format: str) -> in
         return not attempt["faults"]
 
     def holds_briefly(sessions: int) -> bool:
-        # One hiccup of the machine must not end the search below: only the confirming runs are strict.
+        # One disturbance of the machine must not end the search below: only the confirming runs are strict.
         return holds("search", sessions, 0) or holds("search", sessions, 1)
 
     found = search_largest(holds_briefly, start=settings.start, limit=settings.limit)
@@ -129,9 +129,9 @@ def find_capacity(results: Results, settings: Settings, audio_format: str) -> in
 
 
 def hold(settings: Settings, audio_format: str, sessions: int, *, full_load_s: float, seed: int) -> Values:
-    """One load on a fresh server: what it was like, and why it is no proof of capacity, if it is none.
+    """One load on a fresh server: its results, and the reasons why it does not prove capacity, if any.
 
-    Every session speaks so long that all of them together do for ``full_load_s``.
+    Every session talks long enough that all of them overlap for ``full_load_s``.
     """
     seconds = full_load_s + sessions * RAMP_S_PER_SESSION + settings.ramp_s
     command = serve_command(

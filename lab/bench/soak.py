@@ -1,4 +1,4 @@
-"""A server over a long time: memory, files, threads, rows, latency and losses once a second."""
+"""Observes a server over a long time: memory, files, threads, rows, latency and losses once a second."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ TELL_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The server at one second. Memory is what its processes share with none, in MiB; ``rows`` are in use."""
+    """The server at one second. Memory is what its processes share with no other, in MiB; ``rows`` are in
+    use."""
 
     at_s: float
     memory_mib: float
@@ -71,7 +72,7 @@ class Watch:
             await asyncio.sleep(max(0.0, next_s - time.monotonic()))
 
     async def sample(self, http: aiohttp.ClientSession) -> Sample:
-        """What there is to see now, a scrape of the metrics included."""
+        """A sample of the current state, including a scrape of the metrics."""
         asked_s = time.monotonic()
         async with http.get(f"{self.url}/metrics") as response:
             metrics = await response.text()
@@ -91,7 +92,7 @@ class Watch:
 
 
 def slope_of(samples: Sequence[Sample], begin: float = 0.25, end: float = 1.0) -> Slope:
-    """The change of memory between two parts of the run, as a rule after the first quarter."""
+    """The change of memory between two parts of the run, usually after the first quarter."""
     first_s, last_s = begin * samples[-1].at_s, end * samples[-1].at_s
     blocks: dict[int, list[float]] = {}
     for each in samples:
@@ -102,7 +103,8 @@ def slope_of(samples: Sequence[Sample], begin: float = 0.25, end: float = 1.0) -
 
 
 def line_through(at: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """The slope of least squares, and the half width of its interval of 95 %; NaN below three values."""
+    """The least-squares slope, and the half width of its interval of 95 %; NaN for fewer than three
+    values."""
     x, y = np.array(at, np.float64), np.array(values, np.float64)
     if x.size < 3:
         return math.nan, math.nan
@@ -134,7 +136,8 @@ def plot(samples: Sequence[Sample], slope: Slope, path: Path) -> None:
 
 
 def write(samples: Sequence[Sample], out: Path, name: str, values: Values) -> None:
-    """Print what came of memory, files, threads and rows; write it with ``values`` as JSON, and as a plot."""
+    """Print the results for memory, files, threads and rows; write them with ``values`` as JSON, and as a
+    plot."""
     slope = slope_of(samples)
     quarters = [slope_of(samples, part / 4, (part + 1) / 4) for part in range(4)]
     out.mkdir(parents=True, exist_ok=True)

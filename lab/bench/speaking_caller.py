@@ -1,4 +1,4 @@
-"""A caller who speaks at the pace of speech, follows the call to another worker, and notes what is heard."""
+"""A caller that speaks in real time, follows the call to another worker, and records the replies."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.serve.harness import FRAME_SAMPLES
 
 FRAME_S = 0.08
 IN_FLIGHT_FRAMES = 10
-"""Sent and not answered: on a machine that is busy otherwise the caller waits, and loses nothing."""
+"""Most frames sent and not answered: on a busy machine the caller waits, and loses nothing."""
 
 
 @dataclass
 class Spoken:
-    """One call as its caller hears it; ``frames`` has the sound of each."""
+    """One call from its caller's view; ``frames`` has the sound of each frame."""
 
     text: list[str] = field(default_factory=list)
     frames: dict[int, bytes] = field(default_factory=dict)
@@ -33,13 +33,13 @@ class Spoken:
 
     @property
     def gap_ms(self) -> float:
-        """The longest time between two answers, beyond a frame; 0 with fewer of them."""
+        """The longest time between two answers, beyond a frame; 0 for fewer than two."""
         pauses = np.diff(np.array(self.heard_s))
         return 1000 * max(0.0, float(pauses.max(initial=0.0)) - FRAME_S)
 
 
 class SpeakingCaller:
-    """Speaks at the pace of speech, holds what it has said, and goes wherever its call goes."""
+    """Speaks in real time, keeps its recent audio, and follows its call to other workers."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, pcm: FloatArray, delay_frames: int) -> None:
         """Prepare to speak whole frames."""
@@ -52,7 +52,7 @@ class SpeakingCaller:
         self._began_s = 0.0
 
     async def run(self) -> None:
-        """Until the last frame is answered."""
+        """Run until the last frame is answered."""
         url, claim = self._url, b""
         thread = self.spoken.thread
         while True:
@@ -66,7 +66,7 @@ class SpeakingCaller:
                 await asyncio.sleep(0.02)
             if thread.reason:
                 return
-            if not thread.is_resumable:  # the load balancer had no worker at this moment
+            if not thread.is_resumable:  # the load balancer has no worker at this moment
                 continue
             url, claim = thread.resuming_url(self._url), thread.claim(0)
 
@@ -98,7 +98,7 @@ class SpeakingCaller:
             await socket.send_bytes(moshi.encode(moshi.Audio(data)))
 
     def _heed(self, data: bytes) -> bool:
-        """A message; whether the last frame is answered."""
+        """Process a message; returns whether the last frame is answered."""
         spoken, now_s = self.spoken, time.monotonic()
         thread = spoken.thread
         resumptions, moves = thread.resumptions, thread.moves

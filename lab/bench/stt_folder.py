@@ -1,13 +1,13 @@
-"""A recogniser of stt-1b's size with random weights, as a folder of graphs that the server serves.
+"""A recogniser of stt-1b's size with random weights, as a folder of graphs for the server.
 
     python -m lab.bench.stt_folder out/bench/stt-1b-int8
     python -m lab.bench.model_capacity out/bench/stt-1b-int8 --start 1 --limit 1 --runs 1 \\
         --backend-option threads=2 --backend-option spin=true
     python -m lab.bench.stt_folder out/bench/stt-1b-int4 --recipe int4
 
-The graphs are those of `lab.bench.cpu_models --only onnx`, found again or exported now: the encoder with the
-32 codebooks that stt-1b hears, and its step. What it writes down means nothing; it costs what the real
-one does.
+The graphs are those of `lab.bench.cpu_models --only onnx`, reused or exported: the encoder with the 32
+codebooks of stt-1b's input, and its step. Its transcripts have no meaning; its cost is that of the real
+model.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from lab.bench.seeded_models import MODELS, upstream_mimi
 from tests.support.make_checkpoint import train_tokenizer
 
 STAGES: Final = {"encode": "listener", "lm": "lm"}
-"""Which of the exported models each graph is of."""
+"""The exported model of each graph."""
 TIMING: Final = {"audio_delay_seconds": 0.5, "audio_silence_prefix_seconds": 0.0}
 TOKENIZER_NAME: Final = "tokenizer.model"
 MIMI_NAME: Final = "mimi.safetensors"
 SOURCES: Final = {"tokenizer": TOKENIZER_NAME, "mimi": MIMI_NAME}
 """A manifest names its Mimi, whose shape is read from its weights: random ones, as those of the graphs."""
 PIECES: Final = 256
-"""Of the tokenizer: what is written means nothing, and tokens that are none of these are no words."""
+"""Pieces of the tokenizer: transcripts have no meaning, and other tokens are not words."""
 
 
 def make_folder(out: Path, graphs: Path, recipe_name: str) -> Manifest:
-    """Write the model's folder ``out``; graphs are linked from ``graphs``, and exported if not there."""
+    """Write the model's folder ``out``; graphs are linked from ``graphs``, and exported if missing."""
     out.mkdir(parents=True, exist_ok=True)
     forms = {}
     for stage, model in STAGES.items():

@@ -1,10 +1,11 @@
-"""What a telephone line costs a talker: questions answered rightly at 24 kHz, and as G.711 mu-law at 8 kHz.
+"""Measures the effect of a telephone line on a talker: correct answers at 24 kHz, and as G.711 mu-law at 8
+kHz.
 
     python -m lab.train.questions --held-out --shards 1 --out out/train/questions-test
     python -m lab.bench.telephone_answers out/train/questions-test
 
-The questions of the built-in model's test, clean, each asked alone; mu-law goes through the codec and the
-resampler of ``/v1/live/sessions``, in frames of 20 ms. The model takes the likeliest token.
+The questions are those of the built-in model's test, clean, each asked separately; mu-law uses the codec and
+the resampler of ``/v1/live/sessions``, in frames of 20 ms. The model samples greedily.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LEAD_FRAMES, LISTEN_FRAMES = 12, 62  # a second before, five after
 
 
 def by_telephone(pcm: FloatArray) -> FloatArray:
-    """The samples that the model hears of a caller with mu-law."""
+    """The model's input samples for a caller with mu-law."""
     wire = WireFormat("pcmu", 8_000)
     encoder, decoder = make_encoder(wire), make_decoder(wire)
     packets = [pcm[start : start + PACKET] for start in range(0, pcm.size, PACKET)]
@@ -46,7 +47,7 @@ def as_heard(utterance: Utterance, *, telephone: bool) -> FloatArray:
 
 
 def measure(questions: Path, per_intent: int) -> Values:
-    """Right answers each way."""
+    """Correct answers in each way."""
     talker = Talker("tiny", "onnx", ROWS)
     asked = balanced(held_out_questions(questions), per_intent)
     right = {}

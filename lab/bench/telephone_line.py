@@ -1,4 +1,5 @@
-"""A telephone line with jitter, bursts, a gap and a fast clock: what of the answers is heard, and how late.
+"""Simulates a telephone line with jitter, bursts, a gap and a fast clock, and measures the playback of
+answers and its delay.
 
     python -m lab.bench.telephone_line                     ten minutes of a line, in seconds
     python -m lab.bench.telephone_line --minutes 60 --fast 0 --seed 3
@@ -49,10 +50,10 @@ GAP_S: Final = 3.0
 SPEAKS_S: Final = 2.0
 LOUD: Final = 0.02
 FULL: Final = 0.15
-"""The mean of a frame that is speech from end to end: one that is partly silent has no clear pitch."""
+"""Mean of a frame that is speech from start to end: a partly silent frame has no clear pitch."""
 
 TURN_S: Final = 3.0
-"""The caller speaks for two seconds of three, each time at another pitch, by which the answer is known."""
+"""The caller speaks for two seconds of three, each time at another pitch, which identifies the answer."""
 
 PLAIN_S: Final = 15.0
 """Seconds of a line without faults, for comparison."""
@@ -64,7 +65,7 @@ LOWEST_HZ: Final = 300
 
 @dataclass(slots=True)
 class Telephone:
-    """Plays sound in the order in which it came; notes when each turn begins to be heard."""
+    """Plays sound in the order of its arrival; records when each turn begins to play."""
 
     ends_s: float = 0.0
     underruns: int = 0
@@ -78,7 +79,7 @@ class Telephone:
         return tuple(heard_s - turn * TURN_S - FRAME_S for turn, heard_s in self.turns_s.items())
 
     def take(self, pcm: FloatArray, now_s: float) -> None:
-        """Sound has come, float32 ``[N]`` at 8 kHz."""
+        """Add sound, float32 ``[N]`` at 8 kHz."""
         is_loud = bool(np.abs(pcm).max() > LOUD)
         begins_s = self.ends_s
         if now_s > self.ends_s:
@@ -99,7 +100,7 @@ def tone(pitch: int) -> FloatArray:
 
 
 def pitch_of(pcm: FloatArray) -> int:
-    """The pitch that is loudest in a frame."""
+    """The loudest pitch in a frame."""
     powers = np.abs(np.fft.rfft(pcm, wire.SAMPLE_RATE // PITCH_HZ * 4))[::4]
     first = LOWEST_HZ // PITCH_HZ
     return int(np.argmax(powers[first : first + PITCHES]))
@@ -107,7 +108,8 @@ def pitch_of(pcm: FloatArray) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Loud frames of the model and those heard, how late each turn is heard, and what the input clock did."""
+    """Loud frames of the model and those played, the delay of each turn, and the counts of the input
+    clock."""
 
     said: int
     lost: int
@@ -191,7 +193,7 @@ def simulate(seconds: float, fast: float, seed: int, *, is_plain: bool = False) 
         pcm: FloatArray = np.zeros(0, np.float32)
         if kind == "packet" and clock.due_s < at_s:  # what was due before
             heapq.heappush(events, (at_s, number, kind, what))
-            now.s = max(now.s, clock.due_s) + 0.001  # as late as an event loop is
+            now.s = max(now.s, clock.due_s) + 0.001  # the delay of an event loop
             pcm = clock.look(now.s)
         elif kind == "packet":
             now.s = at_s

@@ -1,4 +1,4 @@
-"""A text model's requests and answers passed on, and the time of each noted."""
+"""Forwards a text model's requests and answers, and records the time of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEXT: Final = re.compile(rb'"content":\s*"[^"]')
 
 @dataclass
 class TappedRequest:
-    """A request: when it came, when the first text of its answer was passed on, and what it said."""
+    """A request: when it arrived, when the first text of its answer was forwarded, and its content."""
 
     asked_s: float
     messages: list[dict[str, Any]]
@@ -28,12 +28,12 @@ class TappedRequest:
 
     @property
     def said(self) -> list[str]:
-        """What the agent has said, as the text model reads it."""
+        """The agent's messages in the request."""
         return [it["content"] for it in self.messages if it["role"] == "assistant" and it["content"]]
 
 
 class TextTap:
-    """Passes on to ``upstream``; ``requests`` are by their first message, which names the caller."""
+    """Forwards to ``upstream``; ``requests`` are stored by their first message, which names the caller."""
 
     def __init__(self, upstream: str) -> None:
         """Prepare for a text model whose URL ends with /v1."""
@@ -44,7 +44,7 @@ class TextTap:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[str]:
-        """The URL that stands in for the text model's."""
+        """The URL that replaces the text model's."""
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._models)

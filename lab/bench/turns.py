@@ -1,4 +1,4 @@
-"""Timing several calls fairly: by turns, so that whatever else the machine does meets all of them."""
+"""Times several calls fairly: alternating, so that other load affects all of them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from lab.bench.harness import Values
 Call: TypeAlias = Callable[[], object]
 
 UNTIMED_TURNS = 2
-"""The first turns page in and allocate."""
+"""Uncounted first rounds, which page in and allocate."""
 
 
 def clock() -> Callable[[], float]:
-    """The clock that counts: with one thread its own CPU time, which other programs hardly change."""
+    """The clock of measurements: with one thread its own CPU time, which other programs hardly change."""
     return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
 def clock_name(threads: int | None = None) -> str:
-    """What :func:`clock` counts with so many threads, None for those there are, in words."""
+    """The name of the clock of :func:`clock` for a number of threads, None for the current one."""
     return "CPU time of the thread" if (threads or torch.get_num_threads()) == 1 else "wall-clock time"
 
 
 def take_turns(calls: Mapping[str, Call], turns: int) -> Values:
-    """Time several calls by turns: ``median_ms``, ``best_ms``, and the quartiles between, by name."""
+    """Time several calls alternately: ``median_ms``, ``best_ms``, and the quartiles between, by name."""
     now = clock()
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(turns + UNTIMED_TURNS):
@@ -41,7 +41,7 @@ def take_turns(calls: Mapping[str, Call], turns: int) -> Values:
 
 
 def summary(found_ms: list[float]) -> Values:
-    """Median, best, the quartiles around the median, and how many there were."""
+    """Median, best, the quartiles around the median, and the count."""
     low, _, high = statistics.quantiles(found_ms, n=4) if len(found_ms) > 1 else (found_ms[0],) * 3
     return {
         "median_ms": statistics.median(found_ms),

@@ -1,7 +1,7 @@
-"""A wall clock that is moved while processes run: they are started with a library that shifts what they see.
+"""A wall clock that is moved while processes run: they are started with a library that shifts it.
 
-libfaketime shifts waits too, and Python then cannot sleep for no time; this library (wall_clock.c) is asked
-for the time of day and for nothing else.
+libfaketime shifts waits too, so that Python cannot sleep for no time; this library (wall_clock.c) changes
+only the time of day.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ def with_wall_clock(folder: Path) -> dict[str, str]:
 
 
 def shift_wall_clock(folder: Path, seconds: int) -> None:
-    """Let their wall clock differ from the machine's by so many seconds."""
-    with (folder / SHIFT).open("r+b") as file:  # in place: they have mapped it
+    """Shift their wall clock from the machine's by this number of seconds."""
+    with (folder / SHIFT).open("r+b") as file:  # in place: the processes have mapped it
         file.write(struct.pack("<q", seconds))

@@ -1,14 +1,14 @@
-"""Whether the delay a listener hears and the page's heap stay the same: a long call in a real browser.
+"""Checks that the audio delay and the page's heap remain constant during a long call in a real browser.
 
     python -m lab.bench.web_delay                     ten minutes of Opus, the default model
     python -m lab.bench.web_delay --format pcm_s16le  the same without a codec
     python -m lab.bench.web_delay --quick             seconds, to see that it works
     python -m lab.bench.web_delay -- --backend null   options after -- go to `antiphon serve`
 
-The page of the server runs in a headless Chromium, whose microphone hears a recording over and over. Mouth to
-ear is the page's own number: from the first sample of a frame at the microphone to the first of its answer at
-the speaker, on one clock, looked at once a second. The heap is what V8 holds after a collection, every 30 s;
-recordings are blobs outside it.
+The server's page runs in a headless Chromium, whose microphone repeats a recording. Mouth to ear is the
+page's own number: from the first sample of a frame at the microphone to the first of its answer at the
+speaker, on one clock, read once a second. The heap is V8's after a collection, every 30 s; recordings are
+blobs outside it.
 """
 
 from __future__ import annotations
@@ -44,23 +44,24 @@ from tests.support.node import MissingToolError, browser_env, find_node
 SAMPLE_RATE = 24_000
 SCRIPT = Path(__file__).with_suffix(".js")
 GROWTH_LIMIT_MS = 20.0
-"""How much later the last tenth of a call may be heard than the first, medians: a quarter of a frame."""
+"""Most milliseconds by which the last tenth of a call may be later than the first (medians): a quarter of a
+frame."""
 
 FIRST_SOUND_LIMIT_MS = 5000.0
-"""How long a first visit may take until the first sound: the page, the devices, the call."""
+"""Most milliseconds of a first visit until the first sound: the page, the devices, the call."""
 
 HEAP_GROWTH_LIMIT_BYTES = 500_000
-"""How much more the page may hold after a call than after its first minute: the words of ten minutes."""
+"""Most bytes by which the heap may grow after a call's first minute: the words of ten minutes."""
 
 HEAP_WARM_UP_S = 60.0
 
 END_S = 60.0
-"""How long the browser may take beyond the call itself."""
+"""Seconds that the browser may take beyond the call itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long a call, in which format, how much of its beginning does not count, what the server is told."""
+    """The length and format of a call, its uncounted start, and the server's options."""
 
     seconds: float = 600.0
     format: str = "opus"
@@ -72,10 +73,10 @@ QUICK = Settings(seconds=6.0, warm_up_s=1.0)
 
 
 def watch(url: str, settings: Settings, scratch: Path) -> Iterator[Values]:
-    """Hold the call; what the page says, as it says it.
+    """Run the call; yields the page's reports as they arrive.
 
     Raises:
-        BenchError: Node.js or Chromium is missing, or the call did not come to its end.
+        BenchError: Node.js or Chromium is missing, or the call was interrupted.
     """
     clip = scratch / "clip.wav"
     write_wav(clip, load_clip(None), SAMPLE_RATE)
@@ -128,7 +129,7 @@ def summarise(lines: Sequence[Values], *, warm_up_s: float) -> Values:
 
 
 def summarise_heap(lines: Sequence[Values], *, warm_up_s: float = HEAP_WARM_UP_S) -> Values:
-    """Heap, nodes and listeners after the warm-up (or at the first look of a short call) and at the end."""
+    """Heap, nodes and listeners after the warm-up (or at the first sample of a short call) and at the end."""
     looks = [line for line in lines if line.get("heap_bytes")]
     if not looks:
         raise BenchError("the browser told no size of its heap")
@@ -190,7 +191,7 @@ def plot(values: Values, path: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run, then write JSON, figure and text; 1 when delay or heap grew, or the first sound came late."""
+    """Run, then write JSON, figure and text; 1 if the delay or the heap grew, or the first sound was late."""
     options = _parse(argv)
     settings: Settings = options.settings
     results = Results(options.out / "web-delay.json", settings=asdict(settings), resume=False)

@@ -1,13 +1,14 @@
-"""The built-in models' graphs on an emulated aarch64: their answers beside those of this machine.
+"""Compares the built-in models' graphs on an emulated aarch64 with this machine.
 
     python -m lab.tools.aarch64 out/aarch64                  tiny, tiny-stt and tiny-tts
     python -m lab.tools.aarch64 out/aarch64 --cpu max        with every instruction that the emulator has
 
-On Debian or Ubuntu, with qemu-aarch64 (package qemu-user) and network. A Python for arm64 comes from the
-distribution, into a folder and a package database of their own; numpy and onnxruntime come from pip, in the
-versions that are installed here. The same inputs go through every graph on both, state from frame to frame
-included, and here once more with the inputs of rounded products left in float: both are held to that, since
-processors round those inputs in different groups. Speed under an emulator says nothing, and is not measured.
+On Debian or Ubuntu, with qemu-aarch64 (package qemu-user) and network. A Python for arm64 is installed from
+the distribution, into a separate folder with its own package database; numpy and onnxruntime are installed by
+pip, in the versions of this machine. The same inputs pass through every graph on both, including state from
+frame to frame, and here once more with the inputs of rounded products left in float, the common reference:
+processors round those inputs in different groups. Speed under an emulator has no meaning, and is not
+measured.
 """
 
 from __future__ import annotations
@@ -49,24 +50,24 @@ CPU part\t: 0xd0c
 CPU revision\t: 1
 
 """
-"""The emulator gives programs this machine's own, at which onnxruntime for aarch64 ends at its import."""
+"""The emulator shows programs this machine's own, with which onnxruntime for aarch64 fails at its import."""
 
 MOST_TIMES: Final = 2.0
-"""How far an output may be from that of inputs in float: so many times as far as here. A row that is rounded
-as a whole has up to twice the error of one that is rounded block by block."""
+"""Largest error of an output compared with float inputs, as a multiple of the error here. A row that is
+rounded as a whole has up to twice the error of one that is rounded block by block."""
 MOST_BESIDE: Final = 1e-4
-"""And so much beside: where nothing is rounded, sums are added up in another order."""
+"""An addition to that limit: without rounding, sums are added in another order."""
 MOST_CHANGED: Final = 0.05
-"""How many more codes and tokens may be others than here: of two about as near, either may be taken."""
+"""Most additional codes and tokens that may differ: if two are about equally near, either may be chosen."""
 
 
 class ToolError(Exception):
-    """It cannot go on; the message says why."""
+    """The tool cannot continue; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far an output is from that of inputs in float, on both; see :func:`distance`."""
+    """The error of an output compared with float inputs, on both; see :func:`distance`."""
 
     name: str
     here: float
@@ -101,7 +102,7 @@ def built_in_graphs() -> dict[str, tuple[Path, GraphFormat]]:
 
 
 def make_inputs(form: GraphFormat, seed: int) -> dict[str, Array]:
-    """Inputs of every frame, ``[FRAMES, ROWS, ...]``, in the range of what a graph hears."""
+    """Inputs of every frame, ``[FRAMES, ROWS, ...]``, in the range of a graph's real input."""
     random, state = np.random.default_rng(seed), {entry.name for entry in form.state}
     return {
         tensor.name: _values(tensor, (FRAMES, ROWS, *tensor.shape), random)
@@ -113,7 +114,7 @@ def make_inputs(form: GraphFormat, seed: int) -> dict[str, Array]:
 def _values(tensor: TensorFormat, shape: tuple[int, ...], random: np.random.Generator) -> Array:
     if tensor.dtype == "bool":
         return np.ones(shape, np.bool_)
-    if tensor.name == "pcm":  # a voice: a tone that glides, its overtones, and breath
+    if tensor.name == "pcm":  # a voice: a gliding tone, its overtones, and breath
         times = np.arange(shape[0] * shape[2]).reshape(shape[0], 1, shape[2]) / 24000
         glide = 120 * times + 30 * np.sin(2 * np.pi * 1.3 * times)
         tones = sum(np.sin(2 * np.pi * (1 + order) * glide) / (1 + order) for order in range(12))
@@ -133,14 +134,14 @@ def _values(tensor: TensorFormat, shape: tuple[int, ...], random: np.random.Gene
 def compare(
     exact: Mapping[str, Array], here: Mapping[str, Array], there: Mapping[str, Array]
 ) -> Iterator[Difference]:
-    """Each output of two runs beside that of a third."""
+    """Each output of two runs compared with that of a third."""
     for name, wanted in sorted(exact.items()):
         is_choice = not np.issubdtype(wanted.dtype, np.floating)
         yield Difference(name, distance(here[name], wanted), distance(there[name], wanted), is_choice)
 
 
 def distance(found: Array, wanted: Array) -> float:
-    """Of numbers their distance relative to their size (norms), of choices the share that are others."""
+    """For numbers the relative distance (norms), for choices the share of different ones."""
     if not np.issubdtype(wanted.dtype, np.floating):
         return float((found != wanted).mean())
     wide, size = wanted.astype(np.float64), float(np.linalg.norm(wanted.astype(np.float64)))
@@ -162,7 +163,7 @@ def emulated_python(folder: Path, cpu: str) -> list[str]:
     """A command that runs Python for aarch64 with numpy and onnxruntime; made in ``folder`` once.
 
     Raises:
-        ToolError: a program is missing, or a package is not to be had.
+        ToolError: a program is missing, or a package cannot be found.
     """
     for program in ("qemu-aarch64", "apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
@@ -177,7 +178,7 @@ def emulated_python(folder: Path, cpu: str) -> list[str]:
 
 
 def unpack_system(folder: Path, root: Path) -> None:
-    """Python for arm64 and what it needs, unpacked and not installed; this system stays as it is."""
+    """Unpack Python for arm64 and its dependencies without installing them; this system is unchanged."""
     state, part = folder / "apt", root.with_suffix(".part")
     for name in ("lists/partial", "archives/partial"):
         (state / name).mkdir(parents=True, exist_ok=True)
@@ -205,7 +206,7 @@ def unpack_system(folder: Path, root: Path) -> None:
 
 
 def unpack_libraries(target: Path, python: str) -> None:
-    """numpy and onnxruntime for aarch64, in the versions that run here."""
+    """Unpack numpy and onnxruntime for aarch64, in the versions of this machine."""
     part = target.with_suffix(".part")
     wanted = [f"{name}=={metadata.version(name)}" for name in LIBRARIES]
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
@@ -233,7 +234,7 @@ def ask(python: Sequence[str], folder: Path, name: str, **environment: str) -> d
 
 
 def write_questions(folder: Path, graphs: Mapping[str, tuple[Path, GraphFormat]]) -> None:
-    """What every graph is asked, and where it is."""
+    """Write the inputs and the path of every graph."""
     folder.mkdir(parents=True, exist_ok=True)
     given: dict[str, Any] = {}
     entries, exact = {}, {}
@@ -248,7 +249,7 @@ def write_questions(folder: Path, graphs: Mapping[str, tuple[Path, GraphFormat]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns 1 where an answer is beyond the tolerance or the tool could not run."""
+    """The command line. Returns 1 if an answer exceeds the tolerance or the tool could not run."""
     parser = argparse.ArgumentParser(
         prog="lab.tools.aarch64", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

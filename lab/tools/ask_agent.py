@@ -1,10 +1,10 @@
-"""Ask a voice agent questions by voice, and show what it understood, what it answered, and how soon.
+"""Ask a voice agent questions by voice, and show its transcript, its answer, and the latency.
 
 Usage: python -m lab.tools.ask_agent URL [--turns N] [--ear] [--out REPLY.wav]
 
 With ``--ear`` an independent recogniser, Debian's pocketsphinx with a grammar of ``tiny-tts``'s sentences,
-writes what it hears in the sound of the answers; the last line is the share of their words that it found.
-Exits with 0 when every question was answered, and with ``--ear`` when that share is at least 80 %.
+transcribes the sound of the answers; the last line is the share of their words that it found. Exits with 0 if
+every question was answered, and with ``--ear`` if that share is at least 80 %.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAST_SHARE: Final = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One question: what the agent's recogniser wrote of it, and the reply ``after_ms``."""
+    """One question: the agent's transcript of it, and the reply ``after_ms``."""
 
     question: str
     written: str
@@ -40,7 +40,7 @@ class Answered:
 
 
 async def ask(caller: AgentCaller, question: Question) -> Answered | None:
-    """Ask, and hear the answer to its end; None without one."""
+    """Ask, and wait for the end of the answer; None without one."""
     number, turns = len(caller.replies), len(caller.written)
     ended_s = caller.say(question.pcm) + question.pcm.size / RATE
     if not await caller.until(lambda: any(it.status for it in caller.replies[number:]), ANSWER_S):
@@ -72,8 +72,9 @@ def show(question: Question, answered: Answered | None) -> None:
 
 
 def words_heard(answers: Sequence[Answered]) -> float:
-    """Show what an independent recogniser hears in each answer; the share of its words that were found."""
-    # What it needs is no part of a server.
+    """Show an independent recogniser's transcript of each answer; returns the share of its words that were
+    found."""
+    # Its requirements are not part of a server.
     from lab.train.recogniser import answers_grammar, recognise, word_errors
 
     texts = [it.reply.text.lower() for it in answers]

@@ -1,4 +1,4 @@
-"""Join the built-in models' graphs and published weights, which two packages hold, and part them again.
+"""Joins the built-in models' graphs and published weights, which are in two packages, and separates them.
 
 python -m lab.tools.built_in whole out/built-in     lay each model out in one folder, to train from
 python -m lab.tools.built_in place out/ship/tiny    replace a built-in model of this checkout by that folder
@@ -20,7 +20,7 @@ SERVER, WEIGHTS = Path("server/antiphon/assets"), Path("weights/antiphon_weights
 
 
 def whole(out: Path) -> None:
-    """Lay out every built-in model under ``out`` as links, published weights and graphs in one folder."""
+    """Lay out every built-in model under ``out`` as links: published weights and graphs in one folder."""
     for name in BUILTIN:
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def whole(out: Path) -> None:
 
 
 def place(shipped: Path, root: Path = Path()) -> None:
-    """Replace a built-in model of the checkout at ``root`` by the folder ``shipped``, named like it."""
+    """Replace a built-in model of the checkout at ``root`` by the folder ``shipped`` of the same name."""
     server, weights = root / SERVER / shipped.name, root / WEIGHTS / shipped.name
     for folder in (server, weights):
         shutil.rmtree(folder, ignore_errors=True)

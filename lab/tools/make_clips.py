@@ -1,8 +1,8 @@
-"""Speak the clips that the clients ship, with espeak-ng and flite (Debian packages of those names).
+"""Makes the clips of the clients, with espeak-ng and flite (Debian packages of those names).
 
 Usage: python lab/tools/make_clips.py [FOLDER]
 
-The same versions of the two programs make the same bytes: espeak-ng 1.51 and flite 2.2 made the ones here.
+The same versions of the two programs make the same bytes: espeak-ng 1.51 and flite 2.2 made the current ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PEAK = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one voice says: the program and its name for the voice, then the words."""
+    """One voice's text: the program and its name for the voice, then the words."""
 
     program: str
     voice: str
@@ -49,7 +49,7 @@ QUESTIONS = {
     "question-sum": (Line("flite", "rms", "What is five plus four"),),
     "question-tomato": (Line("flite", "rms", "What colour is a tomato"),),
 }
-"""What the built-in model can answer, in voices it was not trained on."""
+"""Questions that the built-in model can answer, in voices that are not in its training."""
 CLIPS = QUESTIONS | {
     "hello": (
         Line("flite", "slt", "Hello. This is a recorded voice, in pieces of eighty milliseconds."),
@@ -74,7 +74,7 @@ def speak(line: Line, folder: Path) -> NDArray[np.float32]:
 
 
 def level(pcm: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The same speech at the loudness of all our clips, its peaks kept below full scale."""
+    """The same speech at the loudness of all clips, with peaks below full scale."""
     gain = RMS / float(np.sqrt(np.mean(np.square(pcm))))
     return (pcm * min(gain, PEAK / float(np.abs(pcm).max()))).astype(np.float32)
 

@@ -1,10 +1,10 @@
-"""Time the page: from the press to the first sound that comes in, and how many pictures a second it draws.
+"""Times the page: from the press to the first incoming sound, and the pictures that it draws per second.
 
 Usage: python -m lab.tools.page_speed [--rounds N]
 
-Every second press is a question's, the others are the button's; each call is of its own, with the built-in
-model on this machine. Pictures are counted for eight seconds of the call. A browser without a screen draws
-at most 60 a second.
+Every second press is a question's, the others are the button's; each is a separate call, with the built-in
+model on this machine. Pictures are counted for eight seconds of the call. A browser without a screen draws at
+most 60 a second.
 """
 
 from __future__ import annotations

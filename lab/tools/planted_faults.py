@@ -1,9 +1,9 @@
-"""Plants faults in a copy of the repository, one at a time, and runs the tests that are to catch each.
+"""Plants faults in a copy of the repository, one at a time, and runs the tests that should find each.
 
 Usage: python -m lab.tools.planted_faults [--only NAME ...]
 
-The faults stand in ``planted_faults.toml``: a text of a file that stands there exactly once, what replaces
-it, and the narrowest tests that notice. Exits with 1 when a fault is missed or cannot be planted.
+The faults are in ``planted_faults.toml``: a text that occurs exactly once in a file, its replacement, and the
+narrowest tests that find it. Exits with 1 if a fault is missed or cannot be planted.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.repo.tracked import ROOT, tracked_files
 TABLE: Final = ROOT / "lab" / "tools" / "planted_faults.toml"
 SOURCES: Final = ("server", "clients", "quantize", ".")
 LONGEST_TEST_S: Final = 120
-"""A test that hangs has caught its fault: a wake-up was lost, or an end."""
+"""Seconds; a test that hangs has found its fault: a lost wake-up, or a lost end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: ``replacement`` for ``text`` in ``file``, caught by one of ``tests`` at least."""
+    """One fault: ``replacement`` for ``text`` in ``file``, found by at least one of ``tests``."""
 
     name: str
     file: str
@@ -42,7 +42,7 @@ class Fault:
 
 
 class Outcome(StrEnum):
-    """What became of a planted fault."""
+    """The result of a planted fault."""
 
     CAUGHT = "caught"
     MISSED = "MISSED"
@@ -56,7 +56,7 @@ def read_faults(table: Path = TABLE) -> list[Fault]:
 
 
 def misplaced(fault: Fault, root: Path = ROOT) -> str:
-    """Why a fault cannot be planted, with what to do, or ""."""
+    """The reason why a fault cannot be planted, with the remedy, or ""."""
     file = root / fault.file
     count = file.read_text(encoding="utf-8").count(fault.text) if file.is_file() else 0
     if count == 1:
@@ -69,7 +69,7 @@ def misplaced(fault: Fault, root: Path = ROOT) -> str:
 
 
 def plant(fault: Fault, root: Path) -> Outcome:
-    """Run the tests of a fault with it planted in the copy ``root``, which is whole again afterwards."""
+    """Run the tests of a fault with it planted in the copy ``root``, which is restored afterwards."""
     file = root / fault.file
     sound = file.read_text(encoding="utf-8")
     file.write_text(sound.replace(fault.text, fault.replacement), encoding="utf-8")
@@ -80,7 +80,7 @@ def plant(fault: Fault, root: Path) -> Outcome:
 
 
 def run_tests(tests: Sequence[str], root: Path) -> Outcome:
-    """Run tests in a copy until one fails; prints the one that did."""
+    """Run tests in a copy until one fails; prints that one."""
     command = [sys.executable, "-B", "-m", "pytest", "-qx", "-p", "no:cacheprovider"]
     command += [f"--timeout={LONGEST_TEST_S}", *tests]
     paths = os.pathsep.join(str(root / source) for source in SOURCES)
@@ -94,7 +94,7 @@ def run_tests(tests: Sequence[str], root: Path) -> Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plant faults and print what became of each."""
+    """Plant faults and print the result of each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[], help="these faults only")
     only = parser.parse_args(arguments).only

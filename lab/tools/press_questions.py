@@ -1,10 +1,10 @@
-"""Press every question of the page, as visitors do, and see whether the built-in model answers it rightly.
+"""Press every question of the page, as visitors do, and check the built-in model's answers.
 
 Usage: python -m lab.tools.press_questions [--rounds N]
 
-A round presses each of the six questions in a call of its own, then all of them in one call: four rounds are
-48 presses. Exits with 0 when all answers were right. ``late`` and ``lost`` count the frames of a call: on
-a busy machine the model does not get the whole question.
+A round presses each of the six questions in a separate call, then all of them in one call: four rounds are 48
+presses. Exits with 0 if all answers were correct. ``late`` and ``lost`` count the frames of a call: on a busy
+machine the model does not get the whole question.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Give built-in models their ONNX graphs: export them into the folders of the package and list them there.
+"""Give built-in models their ONNX graphs: export them into the folders of the package and list them in the
+manifests.
 
   python lab/tools/ship_graphs.py tiny echo --recipe small               the built-in models
   python lab/tools/ship_graphs.py tiny-stt tiny-tts --recipe int8        as they are shipped
   python lab/tools/ship_graphs.py path/to/a/folder                       any folder with an antiphon.json
 
-A model that leans on another's codec (``../tiny/mimi.safetensors``) leans on its graphs too; name that one
-first. The packages of the extra 'quantize' are needed.
+A model with another's codec (``../tiny/mimi.safetensors``) shares its graphs too; name the other one first.
+The packages of the extra 'quantize' are needed.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from antiphon_quantize.recipe import Recipe, load_recipe
 def ship_graphs(folder: Path, recipe: Recipe, recipe_name: str, weights: Path | None = None) -> Manifest:
     """Export the graphs of the model in ``folder`` into it; returns its manifest, which is written.
 
-    ``weights`` is the folder of its published weights, where they do not lie in ``folder``.
+    ``weights`` is the folder of its published weights, if it is not ``folder``.
     """
     source = Folder(folder, beside=weights)
     manifest = without_graphs(read_manifest(folder / MANIFEST_NAME))
-    write_manifest(manifest, folder / MANIFEST_NAME)  # the old graphs may have gone, or be another's by now
+    write_manifest(manifest, folder / MANIFEST_NAME)  # the old graphs may be missing, or another's, by now
     checkpoint = read_checkpoint(source, str(folder))
     graphs, files = lean_on(folder, checkpoint)
     made, lines = write_graphs(checkpoint, folder, recipe, say, leave_out=graphs)
@@ -69,7 +70,7 @@ def without_graphs(manifest: Manifest) -> Manifest:
 
 
 def lean_on(folder: Path, checkpoint: Checkpoint) -> tuple[dict[str, GraphFormat], dict[str, FileEntry]]:
-    """The codec's graphs and their files, as seen from ``folder``, where the codec is another model's."""
+    """The codec's graphs and their files relative to ``folder``, if the codec is another model's."""
     assert checkpoint.manifest is not None
     beside = PurePosixPath(checkpoint.manifest.files["mimi"].path).parent
     if beside == PurePosixPath():
@@ -87,7 +88,7 @@ def lean_on(folder: Path, checkpoint: Checkpoint) -> tuple[dict[str, GraphFormat
 
 
 def fits(other: Manifest, checkpoint: Checkpoint) -> bool:
-    """Whether another model's graphs hear and speak as many codebooks as this one."""
+    """Whether another model's graphs have the codebooks of this one, in and out."""
     return all(
         name in other.graphs and _codebooks(other.graphs[name]) == count
         for name, count in codec_graphs(checkpoint.spec).items()
@@ -95,7 +96,7 @@ def fits(other: Manifest, checkpoint: Checkpoint) -> bool:
 
 
 def codec_graphs(spec: ModelSpec) -> Mapping[str, int]:
-    """The graphs of the codec that a model needs, and how many codebooks each has."""
+    """The graphs of the codec that a model needs, and the number of codebooks of each."""
     spoken = spec.mimi.codebooks if spec.lm is None else spec.lm.dep_q
     needed = {"encode": spec.mimi.codebooks, "decode": spoken}
     unused = {PipelineKind.STT: "decode", PipelineKind.TTS: "encode"}.get(spec.kind)
@@ -107,7 +108,7 @@ def _codebooks(graph: GraphFormat) -> int:
 
 
 def say(done: int, total: int, what: str) -> None:
-    """Tell what is being made."""
+    """Print what is being made."""
     print(f"{done}/{total} {what}", file=sys.stderr)
 
 

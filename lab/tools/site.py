@@ -1,7 +1,7 @@
 """Build the documentation as a site in out/site, without a network: ``make docs``.
 
 The pages link to each other and to files of the repository by relative paths. A copy of the pages, of their
-pictures and of the files that they name keeps these paths: the site has the links of a code host.
+pictures and of linked files keeps these paths, so the site has the links of a code host.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def linked(page: Path) -> set[Path]:
 
 
 def stage(folder: Path) -> None:
-    """Copy the pages and what they link to, each to its path below ``folder``."""
+    """Copy the pages and the files that they link to, each to its path below ``folder``."""
     pages = {path for name in PAGES for path in (ROOT / name).rglob("*.md")} | set(ROOT.glob("*.md"))
     files = pages.union(*(linked(page) for page in pages))
     for path in sorted(files):
@@ -37,7 +37,7 @@ def stage(folder: Path) -> None:
 
 
 def main() -> int:
-    """Build the site anew; return Sphinx's exit code, which counts warnings as errors."""
+    """Build the site anew; returns Sphinx's exit code, which counts warnings as errors."""
     shutil.rmtree(OUT, ignore_errors=True)
     source = OUT / "source"
     stage(source)

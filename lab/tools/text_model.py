@@ -5,8 +5,8 @@ Usage: python -m venv out/llm
        out/llm/bin/python -m lab.tools.text_model --port 8080
        antiphon serve --model tiny-stt --model tiny-tts --agent assistant --llm http://127.0.0.1:8080/v1
 
-Gemma 3 270M is a base model: it continues a text. The chat template gives it examples of answers, and a
-grammar the sentences that ``tiny-tts`` can say. What it answers is right now and then.
+Gemma 3 270M is a base model: it continues a text. The chat template has examples of answers, and a grammar
+has the sentences that ``tiny-tts`` can say. Its answers are only sometimes correct.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ SENTENCES: Final = (
 
 
 def grammar() -> str:
-    """Sentences as ``tiny-tts`` has learned to say them, for llama.cpp: some whole, of others the shape."""
+    """Sentences in the forms that ``tiny-tts`` has learned, for llama.cpp: some whole, of others the
+    shape."""
     animals = [("an " if animal[0] in "aeiou" else "a ") + animal for animal in SOUNDS]
     rules = {
         "n": NUMBERS,

@@ -1,4 +1,4 @@
-"""Install what is in dist/ as a user would, and call the server: ``make try-release``.
+"""Install the wheels in dist/ as a user would, and call the server: ``make try-release``.
 
 A package index of the wheels in dist/ is written to out/release/simple; everything else comes from the public
 index. pip installs ``antiphon`` into an empty environment, ``uvx`` runs it from an empty cache, and each
@@ -23,13 +23,13 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 DIST: Final = ROOT / "dist"
 OUT: Final = ROOT / "out" / "release"
 MOST_BYTES: Final = 100_000_000
-"""Of one file: the limit of the public index."""
+"""Most bytes of one file: the limit of the public index."""
 
 PROBE: Final = ("--sessions", "1", "--seconds", "5", "--max-failed", "0", "--max-rejected", "0", "--quiet")
 
 
 def check_sizes(dist: Path) -> None:
-    """Raise SystemExit where there is no wheel, or a file that an index refuses."""
+    """Raise SystemExit if there is no wheel, or a file that an index would reject."""
     if not list(dist.glob("antiphon-*.whl")) or not list(dist.glob("antiphon_weights-*.whl")):
         raise SystemExit(f"no wheels in {dist}: make release")
     for path in sorted(dist.iterdir()):
@@ -40,7 +40,7 @@ def check_sizes(dist: Path) -> None:
 
 
 def write_index(dist: Path, index: Path) -> str:
-    """A package index (PEP 503) of these wheels, as an URL."""
+    """Write a package index (PEP 503) of these wheels; returns its URL."""
     for wheel in dist.glob("*.whl"):
         folder = index / wheel.name.split("-")[0].replace("_", "-")
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def write_index(dist: Path, index: Path) -> str:
 
 
 def timed(what: str, command: Sequence[str | Path]) -> None:
-    """Run a command, and print its seconds; raise SystemExit when it fails."""
+    """Run a command, and print its seconds; raise SystemExit if it fails."""
     begun_s = time.monotonic()
     run = subprocess.run([*map(str, command)], cwd=OUT, capture_output=True, text=True, check=False)
     if run.returncode:
@@ -60,7 +60,7 @@ def timed(what: str, command: Sequence[str | Path]) -> None:
 
 
 def serve_and_probe(what: str, command: Sequence[str | Path], antiphon: Path) -> None:
-    """Start a server with ``command serve``, wait until it is ready, and hold a call with it."""
+    """Start a server with ``command serve``, wait until it is ready, and run a call with it."""
     port, begun_s = free_port(), time.monotonic()
     serve = [*map(str, command), "serve", "--port", str(port)]
     with running_server(serve, port, OUT / "serve.log") as server:
@@ -69,7 +69,7 @@ def serve_and_probe(what: str, command: Sequence[str | Path], antiphon: Path) ->
 
 
 def main() -> int:
-    """All steps."""
+    """Run all steps."""
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_", "PYTHONPATH"))]:
         if name != "PIP_CERT":
             del os.environ[name]

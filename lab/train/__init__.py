@@ -1,1 +1,1 @@
-"""The recipe that makes the default models from nothing but a speech synthesiser and seeds."""
+"""The recipe that makes the default models from only a speech synthesiser and seeds."""

@@ -1,9 +1,9 @@
-"""A voice word by word: the talker's, flite's "slt", by default, and when each word of an answer starts.
+"""A voice word by word (by default the talker's, flite's "slt"), and when each word of an answer starts.
 
-Fixed answers are spoken whole. The others are put together as a speaking clock does it: each word at the
-start, in the middle or at the end of a sentence always has the same sound, whatever words follow. Melody and
-timing of a whole spoken sentence give away its end from its beginning, and a model that hears itself then
-learns to read its answer off its own voice, not off the question.
+Fixed answers are spoken whole. The others are put together as in a speaking clock: each word at the start, in
+the middle or at the end of a sentence always has the same sound, whatever words follow. Melody and timing of
+a whole spoken sentence reveal its end at its beginning, and a model with its own output as input would then
+learn to read its answer from its own voice, not from the question.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VOICE = Voice("flite", "slt")
 LOUDNESS = 0.12
 """Root mean square of an answer."""
 JOIN_SAMPLES = 120
-"""Neighbouring words are cross-faded over 5 ms."""
+"""Samples of the cross-fade between neighbouring words, 5 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Answer:
 
 
 def _phones(text: str, voice: Voice) -> list[tuple[str, float]]:
-    """flite's phones of a text with the time in seconds at which each ends, pauses included."""
+    """flite's phones of a text with the time in seconds at which each ends, including pauses."""
     command = ["flite", "-voice", voice.name, "-t", text, "-psdur", "-o", "/dev/null"]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     pairs = (item.rsplit(":", 1) for item in said.split())
@@ -54,7 +54,7 @@ def word_starts_s(
 ) -> tuple[float, ...]:
     """When each word of a sentence spoken whole starts, by counting phones.
 
-    ``counts`` are the phones of each word said alone. Where the sentence has more or fewer of them, the
+    ``counts`` are the phones of each word spoken separately. If the sentence has more or fewer of them, the
     words share them in proportion.
     """
     starts, previous_end = [], 0.0
@@ -73,7 +73,7 @@ def _place(index: int, words: Sequence[str]) -> str:
 
 
 class Speaker:
-    """Says sentences made of the words of some sentences, in one of flite's voices."""
+    """Speaks sentences made of the words of some sentences, in one of flite's voices."""
 
     def __init__(self, sentences: Iterable[str], threads: int = 2, voice: Voice = VOICE) -> None:
         self._threads = threads
@@ -104,7 +104,7 @@ class Speaker:
         """The sound of a sentence.
 
         Raises:
-            KeyError: a word is in none of the sentences that the speaker was made for.
+            KeyError: a word is in none of the speaker's sentences.
         """
         if sentence in self._whole:
             return self._whole[sentence]
@@ -134,7 +134,7 @@ def _whole(words: tuple[str, ...], starts_s: tuple[float, ...], pcm: FloatArray)
 
 
 def _cut(index: int, starts_s: tuple[float, ...], pcm: FloatArray) -> FloatArray:
-    """One word of a sentence, with a join's length more at its end; a last word without its silence."""
+    """One word of a sentence, with the length of a join more at its end; a last word without its silence."""
     start = int(starts_s[index] * SAMPLE_RATE)
     if index == len(starts_s) - 1:
         return trim(pcm[start:])
@@ -155,7 +155,7 @@ def speak_answers(sentences: Iterable[str], threads: int = 2, voice: Voice = VOI
 
 
 def answers_kept_in(path: Path, sentences: Iterable[str]) -> dict[str, Answer]:
-    """The spoken sentences, from ``path`` if they were kept there, else spoken and kept."""
+    """The spoken sentences, from ``path`` if they are stored there, else spoken and stored."""
     if not path.exists():
         spoken = speak_answers(sentences)
         part = path.with_suffix(".part.npz")
@@ -178,5 +178,5 @@ def answers_kept_in(path: Path, sentences: Iterable[str]) -> dict[str, Answer]:
 
 
 def seconds(answer: Answer) -> float:
-    """How long an answer lasts."""
+    """Length of an answer in seconds."""
     return answer.pcm.size / SAMPLE_RATE

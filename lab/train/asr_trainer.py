@@ -61,27 +61,27 @@ from lab.train.word_times import check_fit, read_word_times, starts_of
 COLD_FRAMES: Final = 26
 NEAR_CODES: Final = 8
 RATE: Final = 8e-4
-"""Peak of the learning rate; a recogniser that goes on is better given half of it (--rate)."""
+"""Peak of the learning rate; for further training half of it is better (--rate)."""
 SCHEDULE: Final = Schedule(peak_learning_rate=RATE, warm_up_steps=100, total_steps=7000)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run is made of."""
+    """The settings of a run."""
 
     batch: int = 8
     frames: int = 250
     padding_weight: float = 0.5
     silence_weight: float = 2.5
-    """Of a padding token while somebody says what is outside the domain: the more, the less is made of it."""
+    """weight of a padding token during speech outside the domain: a larger one transcribes less of it"""
     word_weight: float = 4.0
     pause_weight: float = 0.3
     averaged_steps: int = 500
-    """The average of the weights over about so many steps is judged and shipped: it mishears less."""
+    """the mean of the weights over about this number of steps is judged and shipped: it has fewer errors"""
     forgotten_text: float = 0.25
-    """Of the words written before, so many are hidden: what is heard decides, not what was said before.
+    """share of earlier written words that are hidden, so that the audio decides
 
-    With half of them hidden a model does not know which it has written: 28 of 1,700 words came twice.
+    With half of them hidden a model does not know which it has written: 28 of 1,700 words were repeated.
     """
     misheard: float = 0.3
     """Of a passage's codes, at most so many are another one that sounds like it, as in a voice unheard of."""
@@ -129,7 +129,7 @@ NOT_LM = ("model_type", "stt_config")
 class Batch:
     """``codes`` int64 ``[B, 9, T]``, text first; ``pauses`` int64 ``[B, heads, T]`` by audio frame.
 
-    ``is_wordless`` bool ``[B, T]``: where nothing is to be written of what was said.
+    ``is_wordless`` bool ``[B, T]``: where no text is expected for speech.
     """
 
     codes: Tensor
@@ -167,9 +167,9 @@ def forgetful(inputs: Tensor, rng: np.random.Generator, share_of_text: float) ->
 def losses(
     lm: Any, batch: Batch, near: Tensor, rng: np.random.Generator, settings: Settings
 ) -> dict[str, Tensor]:
-    """The parts of the loss, unweighted; ``near`` are the codes that each may be taken for.
+    """The parts of the loss, unweighted; ``near`` are the codes that may replace each.
 
-    At step s the audio of frame s - 1 has been heard, and the text of frame s is written.
+    At step s the input has the audio of frame s - 1, and the output the text of frame s.
     """
     initial = lm._get_initial_token().expand(batch.codes.shape[0], -1, -1)
     shifted = torch.cat([initial, batch.codes], dim=2)
@@ -192,7 +192,8 @@ def losses(
 def read_rooms(segments: Path, times: Path) -> tuple[list[Room], list[CodeArray]]:
     """The rooms of a shard, and its quiet strips.
 
-    Questions whose words could not be timed are left out; what is outside the domain is heard, and has none.
+    Questions whose words could not be timed are excluded; speech outside the domain is included, without
+    words.
 
     Raises:
         ValueError: the times are of other segments.
@@ -270,11 +271,11 @@ class Trainer:
 
     @property
     def questions(self) -> int:
-        """How many questions there are."""
+        """The number of questions."""
         return sum(len(room.lines) for rooms, _ in self.shards.values() for room in rooms)
 
     def look_for_segments(self) -> None:
-        """Take in the shards that appeared since, if their words are timed."""
+        """Add the shards that appeared since, if their words are timed."""
         codes, times = self.folders
         for path in shards_in(codes):
             if path.name not in self.shards and (times / path.name).exists():
@@ -299,7 +300,7 @@ class Trainer:
         return self.composer.draw(rng)
 
     def train_step(self) -> dict[str, float]:
-        """One batch; returns the parts of its loss."""
+        """Train on one batch; returns the parts of its loss."""
         settings = self.settings
         rng = np.random.default_rng((settings.seed, self.step))
         batch = collate([self.draw(rng) for _ in range(settings.batch)])
@@ -309,7 +310,7 @@ class Trainer:
         return {name: part.item() for name, part in parts.items()}
 
     def notes(self) -> dict[str, float]:
-        """New shards, and from time to time a dictation; the best checkpoint is kept."""
+        """New shards, and at intervals a dictation; the best checkpoint is kept."""
         notes: dict[str, float] = {}
         if self.step % 200 == 0:
             self.look_for_segments()
@@ -333,13 +334,13 @@ class Trainer:
         return notes
 
     def save(self) -> None:
-        """Write everything needed to go on."""
+        """Write everything needed to resume."""
         self.course.save()
         write_lm(self.course.judged, self.config, self.out / "last")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train, or go on training."""
+    """Train, or resume training."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,5 @@
-"""What befalls clean synthetic speech on its way to a microphone: gain, room, band limits, noise, babble."""
+"""The effects on clean synthetic speech on its way to a microphone: gain, room, band limits, noise,
+babble."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from antiphon.arrays import FloatArray
 
 SAMPLE_RATE = 24_000
 LONGEST_DELAY_SAMPLES = 7200
-"""No coder or resampler used here delays sound by more."""
+"""Longest delay of the coders and resamplers used here, in samples."""
 
 
 def in_time(heard: FloatArray, sent: FloatArray) -> FloatArray:
-    """``heard`` without its delay behind ``sent``, and as long: where the two agree best."""
+    """``heard`` without its delay after ``sent``, and of the same length: where the two agree best."""
     size = 1 << int(np.ceil(np.log2(sent.size + heard.size)))
     agreement = np.fft.irfft(np.fft.rfft(heard, size) * np.conj(np.fft.rfft(sent, size)), size)
     kept = heard[int(np.argmax(agreement[:LONGEST_DELAY_SAMPLES])) :][: sent.size]
@@ -39,7 +40,7 @@ def coloured_noise(rng: np.random.Generator, samples: int, exponent: float) -> F
 def add_room(
     rng: np.random.Generator, pcm: FloatArray, decays_s: tuple[float, float] = (0.1, 0.5)
 ) -> FloatArray:
-    """Convolve with a made-up room: a direct path, then noise that decays by 60 dB in so long a time."""
+    """Convolve with a random room: a direct path, then noise that decays by 60 dB in this time."""
     decay_s = rng.uniform(*decays_s)
     tail = np.arange(int(decay_s * SAMPLE_RATE)) / SAMPLE_RATE
     response = rng.standard_normal(tail.size) * np.exp(-6.9 * tail / decay_s) * rng.uniform(0.01, 0.05)
@@ -59,9 +60,9 @@ def limit_band(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
 
 
 def equalise(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-    """Raise and lower parts of the spectrum smoothly, as loud as before, as mouths and microphones differ.
+    """Raise and lower parts of the spectrum smoothly, at the same loudness, as mouths and microphones differ.
 
-    Seven places between 60 Hz and the top go up or down by up to 8 dB beside one another.
+    Seven places between 60 Hz and the top change independently by up to 8 dB.
     """
     spectrum = np.fft.rfft(pcm)
     octaves = np.log2(np.maximum(np.fft.rfftfreq(pcm.size, 1 / SAMPLE_RATE), 60.0))
@@ -73,7 +74,7 @@ def equalise(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
 
 
 def disturb(rng: np.random.Generator, pcm: FloatArray, babble: FloatArray | None = None) -> FloatArray:
-    """One random passage from mouth to microphone; ``babble`` is other speech of the same length."""
+    """One random path from mouth to microphone; ``babble`` is other speech of the same length."""
     if rng.random() < 0.3:
         pcm = add_room(rng, pcm)
     if rng.random() < 0.25:

@@ -1,4 +1,4 @@
-"""Where a language model starts from: the codec's own geometry, a line of numbers, a model trained before."""
+"""The initial weights of a language model: the codec's own geometry, a number line, or a trained model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CODEBOOKS: Final = 8
 
 
 def codebook_vectors(mimi: Any) -> list[Tensor]:
-    """What each code of each codebook adds to a frame: ``[card, D]`` for each."""
+    """The addition of each code of each codebook to a frame: ``[card, D]`` for each."""
     quantizer = mimi.quantizer
     vectors: list[Tensor] = []
     for split, count in ((quantizer.rvq_first, 1), (quantizer.rvq_rest, CODEBOOKS - 1)):
@@ -29,15 +29,15 @@ def codebook_vectors(mimi: Any) -> list[Tensor]:
 
 
 def nearest_codes(mimi: Any, count: int) -> Tensor:
-    """The ``count`` codes that sound most like each, itself not among them: int64 ``[8, card, count]``."""
+    """The ``count`` codes that sound most like each, without itself: int64 ``[8, card, count]``."""
     apart = (torch.cdist(vector, vector).fill_diagonal_(math.inf) for vector in codebook_vectors(mimi))
     return torch.stack([distances.topk(count, largest=False).indices for distances in apart])
 
 
 def start_from_codec(model: Any, mimi: Any, shares: Sequence[float]) -> None:
-    """Let the audio embeddings start as projections of the codec's own codebook vectors.
+    """Initialise the audio embeddings as projections of the codec's own codebook vectors.
 
-    Codes that sound alike then look alike from the first step on, which random embeddings have to learn.
+    Codes that sound similar are then similar from the first step on, which random embeddings have to learn.
     ``shares`` has one loudness for each group of eight streams.
     """
     vectors = codebook_vectors(mimi)
@@ -53,23 +53,23 @@ def start_from_codec(model: Any, mimi: Any, shares: Sequence[float]) -> None:
 
 
 NUMBER_WAVES = (84, 42, 21, 14, 10.5, 7, 5, 4, 3, 2)
-"""Wavelengths, in units, of the waves by which a number's word is placed on a line."""
+"""Wavelengths, in units, of the waves that place a number's word on a line."""
 
 
 def number_waves(count: int) -> Tensor:
     """The numbers 0 to ``count - 1`` as points on circles, ``[count, 2 * waves]``.
 
-    Nets that have learnt to add keep numbers so (Nanda et al. 2023); to start there lets a few hundred sums
-    suffice to learn the others.
+    Networks that have learned to add represent numbers in this way (Nanda et al. 2023); with this start a few
+    hundred sums suffice to learn the others.
     """
     angle = 2 * math.pi * torch.arange(count)[:, None] / torch.tensor(NUMBER_WAVES)
     return torch.cat([angle.cos(), angle.sin()], dim=1)
 
 
 def start_from_number_line(model: Any, tokenizer: TalkerTokenizer) -> None:
-    """Let the words of numbers start as places on a line and nothing else, so that sums can be learnt.
+    """Initialise the words of numbers as places on a line and nothing else, so that sums can be learned.
 
-    With anything random beside, a net remembers each sum that it is told, and has no idea of the others.
+    With random components in addition, a network remembers each sum of its training, and does not generalise.
     """
     tokens = [tokenizer.encode(word)[0] for word in NUMBERS]
     waves = number_waves(len(tokens))
@@ -83,7 +83,7 @@ def start_from_number_line(model: Any, tokenizer: TalkerTokenizer) -> None:
 
 
 def start_from_talker(model: Any, folder: Path, tokenizer: TalkerTokenizer) -> None:
-    """Let a talker start as the one in ``folder``, published or of a trainer.
+    """Initialise a talker with the one in ``folder``, published or of a trainer.
 
     Raises:
         ValueError: its words have other tokens.
@@ -100,12 +100,12 @@ def start_from_talker(model: Any, folder: Path, tokenizer: TalkerTokenizer) -> N
 
 
 def start_from_talkers_ear(model: Any, talker: dict[str, Tensor], heard_from: int) -> None:
-    """Let a model of the same width start with a talker's first layers and what it hears with.
+    """Initialise a model of the same width with a talker's first layers and input embeddings.
 
-    ``talker`` are the weights of its language model; streams from ``heard_from`` on are what it hears.
+    ``talker`` are the weights of its language model; streams from ``heard_from`` on are its input.
 
     Raises:
-        ValueError: the widths differ, or the talker hears more or less, or has fewer layers.
+        ValueError: the widths differ, or the talker has more or fewer input streams, or fewer layers.
         RuntimeError: a tensor has another shape.
     """
     width = talker["text_emb.weight"].shape[1]
@@ -129,6 +129,6 @@ def start_from_talkers_ear(model: Any, talker: dict[str, Tensor], heard_from: in
 
 
 def _layer(name: str) -> int | None:
-    """The N of ``transformer.layers.N.``, for other tensors nothing."""
+    """The N of ``transformer.layers.N.``, None for other tensors."""
     parts = name.split(".")
     return int(parts[2]) if parts[:2] == ["transformer", "layers"] else None

@@ -1,4 +1,4 @@
-"""Ways to bend a voice that are not Praat's: the tests of the models use them, training does not."""
+"""Voice modifications other than Praat's, for the tests of the models, not for training."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from antiphon.arrays import FloatArray
 WINDOW: Final = 1024
 HOP: Final = 256
 ENVELOPE_BINS: Final = 24
-"""The spectrum is smoothed over so many bins: harmonics go, formants stay."""
+"""Bins over which the spectrum is smoothed: harmonics are removed, formants remain."""
 WARP_RATIOS: Final = (0.85, 1.18)
 FLUTTER_HZ: Final = 5.0
 FLUTTER_SECONDS: Final = 0.0008
 
 
 def warped(pcm: FloatArray, _rate: int) -> FloatArray:
-    """``pcm [samples]`` with its formants moved, each voice in one direction; pitch and time stay."""
+    """``pcm [samples]`` with its formants moved, each voice in one direction; pitch and time are
+    unchanged."""
     ratio = WARP_RATIOS[pcm.size % 2]
     window = np.hanning(WINDOW + 1)[:-1]
     padded = np.pad(pcm, (WINDOW, WINDOW + HOP))
@@ -39,7 +40,7 @@ def warped(pcm: FloatArray, _rate: int) -> FloatArray:
 
 
 def fluttered(pcm: FloatArray, rate: int) -> FloatArray:
-    """``pcm [samples]`` as an old tape plays it: pitch and pace swing five times a second, by 2.5 %."""
+    """``pcm [samples]`` as from an old tape: pitch and pace vary five times a second, by 2.5 %."""
     at = np.arange(pcm.size) / rate
     swing = FLUTTER_SECONDS * rate * np.sin(2 * np.pi * FLUTTER_HZ * at)
     return np.interp(np.arange(pcm.size) + swing, np.arange(pcm.size), pcm).astype(np.float32)
@@ -48,4 +49,4 @@ def fluttered(pcm: FloatArray, rate: int) -> FloatArray:
 BENDINGS: Final[Mapping[str, Callable[[FloatArray, int], FloatArray]]] = MappingProxyType(
     {"warp": warped, "flutter": fluttered}
 )
-"""By the names of lab.train.held_out."""
+"""The modifications, by the names of lab.train.held_out."""

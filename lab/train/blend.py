@@ -1,10 +1,10 @@
-"""Weights between a model and the one that it went on from: what it learnt, and less of it forgotten.
+"""Blends the weights of a model and of its further trained version: new skills, with less forgetting.
 
 Usage: python -m lab.train.blend --start out/built-in/tiny-stt --trained out/train/listener \\
            --share 0.5 --out out/train/listener-half
 
-After Wortsman et al. 2022, "Robust fine-tuning of zero-shot models". The folder that it writes is one of a
-trainer's, for lab.train.ship; with --rounded its matrices are rounded as the talker's graphs are. Folders of
+After Wortsman et al. 2022, "Robust fine-tuning of zero-shot models". Its output folder is one of a trainer's,
+for lab.train.ship; with --rounded its matrices are rounded as the talker's graphs are. Folders of
 lab.train.codec are blended too.
 """
 
@@ -38,7 +38,7 @@ def weights_of(lm: Any, folder: Path) -> dict[str, Tensor]:
 
 
 def blended(start: dict[str, Tensor], trained: dict[str, Tensor], share: float) -> dict[str, Tensor]:
-    """``share`` of what is trained and the rest of where it started, tensor by tensor."""
+    """``share`` of the trained weights and the rest of the initial ones, tensor by tensor."""
     return {name: torch.lerp(start[name], trained[name], share) for name in trained}
 
 
@@ -46,7 +46,7 @@ def blend(start: Path, trained: Path, share: float, out: Path, *, is_rounded: bo
     """Write the folder ``out`` with the blend of two models of one shape, a talker or a recogniser.
 
     Raises:
-        SystemExit: there is no checkpoint in one of them.
+        SystemExit: one of them has no checkpoint.
         RuntimeError: their tensors differ in names or shapes.
     """
     config: dict[str, Any] = json.loads((checkpoint_in(trained) / "config.json").read_text())

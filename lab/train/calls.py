@@ -1,4 +1,4 @@
-"""The calls of the evaluation: questions, silence and noise, interruptions, and what is made of them."""
+"""The calls of the evaluation: questions, silence and noise, interruptions, and their results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ SNR_DB = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One question: what came back in text and sound, and how long after its end (None: nothing heard)."""
+    """One question: the answer in text and sound, and its delay after the question's end (None: no
+    answer)."""
 
     utterance: Utterance
     is_noisy: bool
@@ -57,7 +58,7 @@ async def _ask(server: str, group: Sequence[tuple[Utterance, bool]], seed: int) 
     for (one, is_noisy), (end, stop) in zip(group, places, strict=True):
         sound = heard.pcm[end:stop]
         loud = loud_at(sound)
-        # A stretch that can be heard may begin in a frame that was lost: it sounds with the next.
+        # An audible stretch may begin in a lost frame: it sounds with the next.
         heard_s = min((heard.heard_at_s(end + int(at)) for at in loud[:2]), default=np.inf)
         after_s = heard_s - heard.said_at_s(end) if np.isfinite(heard_s) else None
         text = heard.text(end // FRAME_SAMPLES, stop // FRAME_SAMPLES)
@@ -79,7 +80,7 @@ async def ask_all(server: str, asked: Sequence[Utterance], callers: int, note: N
 
 
 async def stay_quiet(server: str, minutes: float, callers: int) -> dict[str, Any]:
-    """Silence, then noise of several loudnesses, and how often the talker spoke all the same."""
+    """Silence, then noise of several loudnesses, and how often the talker spoke anyway."""
     samples = int(minutes * 60 * RATE / callers) // FRAME_SAMPLES * FRAME_SAMPLES
     sounds: list[FloatArray] = []
     for index in range(callers):
@@ -95,7 +96,8 @@ async def stay_quiet(server: str, minutes: float, callers: int) -> dict[str, Any
 
 
 async def _interrupt(server: str, first: Utterance, second: Utterance) -> float | None:
-    """Ask, and ask something else 1.2 s after the answer began; milliseconds until it fell silent."""
+    """Ask, and ask another question 1.2 s after the answer began; returns the milliseconds until it was
+    silent."""
     lead = np.zeros(RATE, np.float32)
     after = int(1.7 * RATE)
     tail = np.zeros(int(LISTEN_S * RATE), np.float32)
@@ -116,7 +118,7 @@ async def _interrupt(server: str, first: Utterance, second: Utterance) -> float 
 async def interrupt_all(
     server: str, utterances: Sequence[Utterance], count: int, callers: int, note: Note
 ) -> dict[str, Any]:
-    """Interrupt long answers. Calls whose answer was not under way when interrupted do not count."""
+    """Interrupt long answers. Calls whose answer was not in progress when interrupted do not count."""
     rng = random.Random(4)
     long = [one for one in utterances if one.turn.intent == "count" and len(one.turn.answer.split()) >= 5]
     others = [one for one in utterances if one.turn.intent in ("add", "subtract", "colour")]
@@ -135,7 +137,7 @@ async def interrupt_all(
 
 
 def answers_report(results: Sequence[Result]) -> dict[str, Any]:
-    """Right answers in text per intent, clean and noisy, and the latency to the first sound."""
+    """Correct answers in text per intent, clean and noisy, and the latency to the first sound."""
 
     def share(some: Sequence[Result]) -> dict[str, Any]:
         right = sum(one.text == one.utterance.turn.answer for one in some)
@@ -167,7 +169,7 @@ def answers_report(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def spoken_report(results: Sequence[Result]) -> dict[str, Any]:
-    """The share of its own words that a recogniser gets from the talker's audio, with bounds beside it."""
+    """The share of its own words that a recogniser gets from the talker's audio, with bounds."""
     spoken = [one for one in results if one.text == one.utterance.turn.answer]
     said = [one.text for one in spoken]
     grammar = answers_grammar()

@@ -1,4 +1,5 @@
-"""What cannot be remembered, and so has to be worked out: sums of several numbers, counts begun wrongly."""
+"""Material that cannot be memorised, and must be computed: sums of several numbers, counts with a wrong
+start."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ MISBEGUN_SHARE = 0.2
 
 
 class Chains:
-    """Draws sentences such as "two plus nine minus four is seven", no result below zero or above twenty."""
+    """Draws sentences such as "two plus nine minus four is seven", without results below zero or above
+    twenty."""
 
     def __init__(self, domain: Domain) -> None:
         self._value = {word: number for number, word in enumerate(NUMBERS)}
@@ -37,10 +39,10 @@ class Chains:
         return " ".join([*words, "is", NUMBERS[total]])
 
     def misbegun(self, answer: str, rng: np.random.Generator) -> str:
-        """One count in five from another number to the same end; every other answer as it is.
+        """One count in five from another number to the same end; every other answer unchanged.
 
-        Who is to count from twelve to eight, and finds itself at ten, still has to stop at eight: where to
-        stop can then only be known from the question.
+        A count from twelve to eight that continues at ten still has to stop at eight: the stop then depends
+        only on the question.
         """
         numbers = [self._value.get(word, -1) for word in answer.split()]
         if -1 in numbers or rng.random() > MISBEGUN_SHARE:

@@ -2,13 +2,13 @@
 
 Usage: python -m lab.train.codec --speech out/train/codec-speech --out out/train/codec --minutes 120
 
-Stops after ``--minutes`` or on Ctrl-C or SIGTERM, saves every few minutes, and goes on where it was when run
-again. Once models are trained on its codes, only what makes sound of them may still change:
+Stops after ``--minutes`` or on Ctrl-C or SIGTERM, saves every few minutes, and resumes when run again. Once
+models are trained on its codes, only its decoder may still change:
 
   python -m lab.train.codec --speech out/train/codec-speech --own out/train/own-speech --rate 3e-4 \\
       --steps 3000 --start out/train/codec --out out/train/decoder
 
-With --own half of what the decoder hears is what the models say, in their own voices and undisturbed.
+With --own half of the decoder's material is the models' output, in their own voices and undisturbed.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from lab.train.shards import shards_in
 
 FRAME_SAMPLES = 1920
 CONTEXT_FRAMES = 25
-"""How far the codec's transformers look back. Longer ones bring nothing (STOI 0.861 at 250 frames,
-0.862 at 25), cost time, and would make codes depend on what was said long before."""
+"""Window of the codec's transformers in frames. Longer ones have no gain (STOI 0.861 at 250 frames, 0.862 at
+25), cost time, and would make codes depend on much earlier audio."""
 
 DECODING_PARTS = ("upsample", "decoder_transformer", "decoder")
 
@@ -46,7 +46,7 @@ SCHEDULE: Final = Schedule(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run is made of; written beside its checkpoints."""
+    """The settings of a run; written next to its checkpoints."""
 
     batch: int = 8
     frames: int = 15
@@ -55,7 +55,7 @@ class Settings:
     waveform_weight: float = 2.0
     quantizer_dropout: float = 0.15
     own_share: float = 0.5
-    """Of the excerpts, where there is speech of the models' own."""
+    """of the excerpts, if there is speech of the models' own"""
     seed: int = 1
 
 
@@ -74,7 +74,7 @@ class Speech:
     def excerpt(
         self, rng: np.random.Generator, samples: int, grid: int = 1
     ) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """float32 ``[samples]`` from anywhere on a grid of samples, across utterance borders too."""
+        """float32 ``[samples]`` from any point on a grid of samples, also across utterance borders."""
         pcm = self.pcm[rng.integers(len(self.pcm))]
         start = grid * rng.integers((pcm.size - samples) // grid)
         excerpt: np.ndarray[Any, np.dtype[np.float32]] = (
@@ -83,7 +83,7 @@ class Speech:
         return excerpt
 
     def batch(self, rng: np.random.Generator, size: int, samples: int) -> Tensor:
-        """``[size, 1, samples]``, each excerpt disturbed in its own way."""
+        """``[size, 1, samples]``, each excerpt disturbed differently."""
         rows = [disturb(rng, self.excerpt(rng, samples), self.excerpt(rng, samples)) for _ in range(size)]
         return torch.from_numpy(np.stack(rows))[:, None]
 
@@ -99,7 +99,8 @@ def load_mimi(folder: Path) -> Any:
 class Trainer:
     """The model, its optimiser and its place in the schedule.
 
-    Given ``own`` speech, the decoder alone is trained: encoder and quantizer, and with them every code, stay.
+    With ``own`` speech, only the decoder is trained: encoder and quantizer, and therefore every code, are
+    unchanged.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Trainer:
         out.mkdir(parents=True, exist_ok=True)
 
     def train_step(self) -> dict[str, float]:
-        """One batch; returns the parts of its loss."""
+        """Train on one batch; returns the parts of its loss."""
         settings = self.settings
         rng = np.random.default_rng((settings.seed, self.step))
         for group in self.optimizer.param_groups:
@@ -154,7 +155,7 @@ class Trainer:
         if self.own is None:
             return self.speech.batch(rng, settings.batch, samples)
         count = round(settings.batch * settings.own_share)
-        # On the grid of frames, as the models say it: a word is then always much the same codes.
+        # On the grid of frames, as the models output it: a word then always has about the same codes.
         own = np.stack([self.own.excerpt(rng, samples, FRAME_SAMPLES) for _ in range(count)])
         others = self.speech.batch(rng, settings.batch - count, samples)
         return torch.cat([torch.from_numpy(own)[:, None], others])
@@ -172,11 +173,11 @@ class Trainer:
         return result.x.float(), result.penalty
 
     def notes(self) -> dict[str, float]:
-        """Nothing: the codec is judged by itself, see lab.train.codec_quality."""
+        """Empty: the codec is judged separately, see lab.train.codec_quality."""
         return {}
 
     def save(self) -> None:
-        """Write model and trainer so that a kill at any moment leaves a whole pair."""
+        """Save model and trainer so that a kill at any moment leaves a complete pair."""
         self.mimi.set_num_codebooks(self.mimi.quantizer.total_codebooks)
         weights = {name: tensor.contiguous() for name, tensor in self.mimi.state_dict().items()}
         save_file(weights, self.out / "mimi.part")
@@ -187,7 +188,7 @@ class Trainer:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train, or go on training."""
+    """Train, or resume training."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""How well the small codec carries speech: STOI on held-out voices, words that survive the round trip."""
+"""Measures the quality of the small codec: STOI on held-out voices, and words that survive the round trip."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lab.train.shards import shards_in
 
 UTTERANCES = 100
 COLD_SAMPLES, KEPT_SAMPLES = 24_000, 2_400
-"""Silence before a sound, and how much of it is kept."""
+"""Silence before a sound, and the part of it that is kept."""
 
 
 def folder_of(model: str) -> Path:
-    """Where a model's codec lies."""
+    """The folder of a model's codec."""
     return Path(load_checkpoint(model).files["mimi"]).parent
 
 
@@ -38,7 +38,7 @@ def round_trip(mimi: Any, pcm: FloatArray) -> FloatArray:
 
 
 def round_trip_from_silence(mimi: Any, pcm: FloatArray) -> FloatArray:
-    """The same after a second of silence, so that the codec does not start cold; 0.1 s of it are kept."""
+    """The same after a second of silence, so that the codec does not start cold; 0.1 s of it is kept."""
     sound = round_trip(mimi, np.pad(pcm, (COLD_SAMPLES, COLD_SAMPLES // 2)).astype(np.float32))
     return sound[COLD_SAMPLES - KEPT_SAMPLES :]
 

@@ -1,6 +1,6 @@
-"""Speech through real coders of telephones, radios and files: what their bits leave of it.
+"""Passes speech through real coders of telephones, radios and files.
 
-By libav's encoders in the package av. Opus is not among them: the tests of the models have it.
+The encoders are libav's, from the package av. Opus is excluded, since the tests of the models use it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Coder:
     bits_per_s: tuple[int, ...] = ()
 
     def through(self, rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-        """``pcm [samples]`` at 24 kHz after this coder, as long, and not delayed."""
+        """``pcm [samples]`` at 24 kHz after this coder, of the same length and without delay."""
         longer = np.pad(pcm, (0, LONGEST_DELAY_SAMPLES))  # the delay's own end is cut off
         low = sphn.resample(longer[None], src_sample_rate=SAMPLE_RATE, dst_sample_rate=self.rate)[0]
         bits = int(rng.choice(self.bits_per_s)) if self.bits_per_s else None
@@ -50,7 +50,7 @@ class Coder:
 
     def _packets(self, encoder: Any, pcm: FloatArray) -> Iterator[Any]:
         size = encoder.frame_size or self.rate // 50
-        blocks = np.pad(pcm, (0, -pcm.size % size + 3 * size)).reshape(-1, size)  # the rest comes late
+        blocks = np.pad(pcm, (0, -pcm.size % size + 3 * size)).reshape(-1, size)  # the rest is late
         for place, block in enumerate(blocks):
             frame = av.AudioFrame.from_ndarray(_samples(block, self.form), format=self.form, layout="mono")
             frame.sample_rate, frame.pts = self.rate, place * size

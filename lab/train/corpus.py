@@ -1,8 +1,8 @@
-"""Speak the codec's corpus: shards of single utterances, each made from its own seed.
+"""Make the codec's corpus: shards of single utterances, each made from its own seed.
 
 Usage: python -m lab.train.corpus --shards 40 --out out/train/codec-speech
 
-A shard that is there is kept, so a run that was stopped goes on where it was.
+Existing shards are kept, so a stopped run is resumed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The training curves of the small models as one picture, from the logs that their trainers write.
+"""Draws the training curves of the small models as one picture, from the logs of their trainers.
 
 Usage: python -m lab.train.curves --logs out/train --out docs/models/tiny-training.png
 """
@@ -23,13 +23,13 @@ LOSSES: Final[Mapping[str, Mapping[str, str]]] = {
     "listener": {"text": "text", "pauses": "pauses"},
     "reader": {"text": "text", "audio": "codes"},
 }
-"""By folder, the parts of the loss that are drawn, and what they are called."""
+"""By folder, the parts of the loss in the picture, and their labels."""
 SCORES: Final = ("accuracy", "word_error", "understood")
-"""Judged now and then on what training never sees."""
+"""Scores, measured at intervals on data outside of the training."""
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
-    """The lines of a trainer's log, a line for each step at most: of steps taken twice, the later."""
+    """The lines of a trainer's log, at most one for each step: for repeated steps, the later."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [line for _, line in sorted({int(line["step"]): line for line in lines}.items())]
 
@@ -82,7 +82,7 @@ def draw(logs: Path, out: Path) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Draw, and say what was drawn."""
+    """Draw, and print what was drawn."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Compose dialogues of encoded questions and answers, at random and without end."""
+"""Composes dialogues of encoded questions and answers, at random and without end."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from lab.train.talker_tokenizer import EPAD, PAD
 from lab.train.voicebox import TAIL_FRAMES, Voicebox, words_at
 
 REACTION_FRAMES = 3
-"""From the frame in which a question ends to the first word of its answer."""
+"""Frames from the end of a question to the first word of its answer."""
 REFUSAL_FRAMES = 16
-"""The same for what was not understood: a speaker who goes on after a breath is not interrupted."""
+"""The same for speech that was not understood: a speaker who continues after a breath is not interrupted."""
 DRAWN_AGAIN = 0.3
-"""Of what is to be refused, so much is drawn anew for a dialogue: of 35 % 28 % are left."""
+"""Share of turns to refuse that are redrawn for a dialogue: of 35 % 28 % remain."""
 GOES_ON = 0.3
-"""Of what is not understood, so much is followed by more after a breath, and has no reply of its own."""
+"""Share of speech that is not understood that is followed by more after a breath, and has no separate
+reply."""
 BREATH_FRAMES = 10
-"""So long at most is that breath: the next words are heard before the refusal begins."""
+"""Longest breath in frames: the next words begin before the refusal."""
 STOP_FRAMES = 3
-"""From the frame in which somebody interrupts to silence."""
+"""Frames from the start of an interruption to silence."""
 SUMS_FRAMES = 75
 CHAINS_SHARE = 0.5
-"""Of what is recited, so much are sums of several numbers."""
+"""Share of recitals that are sums of several numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question in a dialogue: the frames in which it starts and ends, its words, its right answer."""
+    """A question in a dialogue: its first and last frame, its words, its right answer."""
 
     start: int
     end: int
@@ -43,9 +44,9 @@ class Asked:
 
 @dataclass(slots=True)
 class Dialogue:
-    """Codes int16 ``[8, T]`` of both sides, text tokens int16 ``[T]``, and what was asked.
+    """Codes int16 ``[8, T]`` of both sides, text tokens int16 ``[T]``, and the questions.
 
-    ``is_text_trained`` bool ``[T]``: where the text follows from what was heard and said before.
+    ``is_text_trained`` bool ``[T]``: where the text follows from earlier input and output.
     """
 
     talker: CodeArray
@@ -57,12 +58,12 @@ class Dialogue:
 
 
 def reaction_frames(answer: str) -> int:
-    """From the frame in which a question ends to the first word of this answer."""
+    """Frames from the end of a question to the first word of this answer."""
     return REFUSAL_FRAMES if answer == REFUSAL else REACTION_FRAMES
 
 
 def spaced(tokens: Sequence[int], rng: np.random.Generator) -> NDArray[np.int16]:
-    """Text ``[frames]`` in which every token stands two to four frames after the one before, marked."""
+    """Text ``[frames]`` in which tokens are two to four frames apart, marked."""
     places = np.cumsum([0, *rng.integers(2, 5, len(tokens) - 1)])
     text = np.full(int(places[-1]) + 3, PAD, np.int16)
     text[places[1:] - 1] = EPAD
@@ -71,12 +72,12 @@ def spaced(tokens: Sequence[int], rng: np.random.Generator) -> NDArray[np.int16]
 
 
 def heard_segment(scene: Scene, rng: np.random.Generator) -> Segment:
-    """One of the scene's, at its own pace or another."""
+    """One of the scene's segments, at its own pace or another."""
     return at_a_pace(scene.segments[rng.integers(len(scene.segments))], rng)
 
 
 def asked_segment(scene: Scene, rng: np.random.Generator) -> Segment:
-    """The same for a dialogue, in which less is to be refused than a shard has."""
+    """The same for a dialogue, in which fewer turns are to be refused than in a shard."""
     segment = scene.segments[rng.integers(len(scene.segments))]
     if segment.answer == REFUSAL and rng.random() < DRAWN_AGAIN:
         segment = scene.segments[rng.integers(len(scene.segments))]
@@ -89,7 +90,8 @@ def at_a_pace(segment: Segment, rng: np.random.Generator) -> Segment:
 
 
 class Composer:
-    """Draws dialogues of ``frames`` frames from scenes. ``recited`` are sentences and where their end starts.
+    """Draws dialogues of ``frames`` frames from scenes. ``recited`` are sentences and the starts of their
+    ends.
 
     A recited sentence has its known end from that word on: in "a cow says moo" from the fourth.
     """
@@ -111,7 +113,7 @@ class Composer:
         self.scenes = [Scene(strip, segments) for strip, segments in answered if segments]
 
     def _silent(self, strip: CodeArray, rng: np.random.Generator) -> Dialogue:
-        """Nobody says anything: ``strip`` is what the talker hears."""
+        """A dialogue without speech: ``strip`` is the talker's input."""
         shift = int(rng.integers(strip.shape[1]))
         return Dialogue(
             np.repeat(self.voicebox.silence[:, None], self.frames, axis=1),
@@ -121,10 +123,11 @@ class Composer:
         )
 
     def draw_drill(self, rng: np.random.Generator) -> Dialogue:
-        """Questions and words in no order, only to be heard, and meanwhile answers that nobody asked for.
+        """Questions and words in random order, only as input, and unrelated answers as output.
 
-        Of these only what follows from their own words is trained, to a voice that says something else, so
-        that a sum is learnt as what it is: not by how a question sounded, nor by the talker's own sound.
+        Only the parts of the answers that follow from their own words are trained, with a voice that says
+        something else, so that a sum is learned as such: neither from a question's sound nor from the
+        talker's own.
         """
         scene = self.heard[rng.integers(len(self.heard))]
         dialogue = self._silent(scene.strip, rng)
@@ -135,7 +138,7 @@ class Composer:
         return dialogue
 
     def draw_sums(self, rng: np.random.Generator) -> Dialogue:
-        """A short recital of sums, ``[SUMS_FRAMES]``, silent or spoken, to nobody or to a speaker."""
+        """A short recital of sums, ``[SUMS_FRAMES]``, silent or spoken, with or without a speaker."""
         silence = np.repeat(self.voicebox.silence[:, None], SUMS_FRAMES, axis=1)
         text, is_trained = np.full(SUMS_FRAMES, PAD, np.int16), np.zeros(SUMS_FRAMES, np.bool_)
         user = silence if rng.random() < 0.5 else self._overheard(rng)
@@ -192,7 +195,7 @@ class Composer:
             at += text.size + int(rng.integers(1, 6))
 
     def _recited(self, rng: np.random.Generator) -> tuple[NDArray[np.int16], int]:
-        """The text of something to recite ``[frames]``, and its first word that is known."""
+        """The text of a recital ``[frames]``, and its first known word."""
         if self.chains is not None and rng.random() < CHAINS_SHARE:
             tokens = self.voicebox.tokenizer.encode(self.chains.draw(rng))
             return spaced(tokens, rng), len(tokens) - 1
@@ -200,7 +203,7 @@ class Composer:
         return self.voicebox.text[sentence], known
 
     def draw(self, rng: np.random.Generator) -> Dialogue:
-        """A dialogue in one scene; one in ten is a scene in which nobody speaks to us."""
+        """A dialogue in one scene; one in ten is a scene without speech for the talker."""
         scene = self.scenes[rng.integers(len(self.scenes))]
         is_quiet = rng.random() < 0.1
         dialogue = self._silent(self.quiet[rng.integers(len(self.quiet))] if is_quiet else scene.strip, rng)
@@ -233,7 +236,7 @@ class Composer:
             dialogue.talker[:, reply:reply_end] = codes
             dialogue.text[reply - 1] = EPAD
             dialogue.text[reply:reply_end] = text
-            if said != segment.answer:  # a beginning that was not asked for
+            if said != segment.answer:  # a start that was not requested
                 dialogue.is_text_trained[reply] = False
             dialogue.asked.append(
                 Asked(at + segment.start, at + segment.end, segment.question, segment.answer)

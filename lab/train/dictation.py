@@ -1,4 +1,4 @@
-"""How well a recogniser writes down held-out questions, without a server: words, and when they begin."""
+"""Measures a recogniser on held-out questions, without a server: words, and their starts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Told = list[tuple[float, str]]
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What came of a dictation: words wrong per word said, and how far starts are off, at the median.
+    """The result of a dictation: wrong words per spoken word, and the median error of starts.
 
-    ``silent`` is the share of what is outside the domain of which nothing was written; both are None where
-    there was nothing to count. Words written of the others' speech are not among the wrong ones.
+    ``silent`` is the share of speech outside the domain without a transcript; both are None if there was
+    nothing to count. Words written for such speech do not count as wrong.
     """
 
     word_error: float
@@ -39,12 +39,13 @@ class Marks:
 
     @property
     def score(self) -> float:
-        """By which the best checkpoint is chosen: a word in a hundred is worth four turns in a hundred."""
+        """The score for choosing the best checkpoint: a word in a hundred counts as much as four turns in a
+        hundred."""
         return 1 - self.word_error + 0.25 * (self.silent or 0.0)
 
 
 def marks(said: Sequence[Told], told: Sequence[Told]) -> Marks:
-    """Compare; starts are taken of words that stand in both, in the same order."""
+    """Compare; starts are compared for words that both have, in the same order."""
     silent = [not heard for true, heard in zip(said, told, strict=True) if not true]
     pairs = [(true, heard) for true, heard in zip(said, told, strict=True) if true]
     said, told = [true for true, _ in pairs], [heard for _, heard in pairs]
@@ -67,7 +68,7 @@ def _text(told: Told) -> str:
 
 
 def dictate(lm: Any, rooms: Sequence[Room], tokenizer: TalkerTokenizer, limit: int = 160) -> Marks:
-    """Marks for a random ``limit`` of what is said in the rooms, side by side, greedy."""
+    """Marks for a random ``limit`` of the rooms' speech, at once, greedy."""
     pairs = [(line, room.strip) for room in rooms for line in room.lines]
     chosen = np.random.default_rng(0).permutation(len(pairs))[:limit]
     lines, strips = zip(*(pairs[index] for index in chosen), strict=True)
@@ -77,7 +78,7 @@ def dictate(lm: Any, rooms: Sequence[Room], tokenizer: TalkerTokenizer, limit: i
         heard = line.segment.codes
         codes[row, :, BEFORE_FRAMES : BEFORE_FRAMES + heard.shape[1]] = heard
     timing = SpeechTiming(FRAME_S, DELAY_FRAMES * FRAME_S, prefix_frames=1)
-    # The first frame is the silence before the caller's audio, so his frames count from the second.
+    # The first frame is the silence before the caller's audio, whose frames count from the second.
     said = [
         [
             ((BEFORE_FRAMES - timing.prefix_frames + start) * FRAME_S, word)
@@ -89,7 +90,7 @@ def dictate(lm: Any, rooms: Sequence[Room], tokenizer: TalkerTokenizer, limit: i
 
 
 def _written(lm: Any, codes: torch.Tensor, timing: SpeechTiming, tokenizer: TalkerTokenizer) -> list[Told]:
-    """What a model writes for codes ``[B, 8, T]``, by the server's own rules."""
+    """The text that a model writes for codes ``[B, 8, T]``, by the server's own rules."""
     was_training = lm.training
     lm.eval()
     rows = [WordAssembler(timing, tokenizer.decode) for _ in codes]

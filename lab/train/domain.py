@@ -1,4 +1,4 @@
-"""The closed domain of the small talker: what people ask about, and the one right answer."""
+"""The closed domain of the small talker: the questions, and the one right answer of each."""
 
 from __future__ import annotations
 
@@ -65,14 +65,16 @@ SOUNDS: Mapping[str, str] = MappingProxyType(
 NAME = "robin"
 LONGEST_COUNT = 6
 REFUSAL = "what do you say"
-"""To what is no question of the domain: in words that the talker had already, so that its tokens stay."""
+"""Reply to speech that is no question of the domain: in words that the talker had already, so that its tokens
+are unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A question and its answer, in words. ``is_held_out``: training never asks in these words.
+    """A question and its answer, in words. ``is_held_out``: training never has this phrasing.
 
-    ``intent`` is one of the domain's; "words" in no order; "half" of a question; or one of lab.train.outside.
+    ``intent`` is one of the domain's; "words" in random order; "half" of a question; or one of
+    lab.train.outside.
     """
 
     intent: str
@@ -107,7 +109,7 @@ FIXED_ANSWERS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What a question of one intent is about: its slots, and the answer they have."""
+    """The subject of a question of one intent: its slots, and their answer."""
 
     slots: Mapping[str, str]
     answer: str
@@ -147,7 +149,7 @@ def _successors() -> Iterator[Fact]:
 
 
 def facts(intent: str) -> list[Fact]:
-    """Everything an intent can be asked about, held out or not."""
+    """All facts of an intent, held out or not."""
     makers: Mapping[str, Callable[[], Iterator[Fact]]] = {
         "add": _sums,
         "subtract": _differences,
@@ -167,12 +169,12 @@ def facts(intent: str) -> list[Fact]:
 
 
 def _shape(words: Sequence[str]) -> str:
-    """Words of a phrasing, whichever of its two slots stands in them."""
+    """Words of a phrasing, with either of its two slots."""
     return " ".join(words).replace("{b}", "{a}")
 
 
 class Domain:
-    """Draws questions: for training, or in words that training never uses; and what is no question."""
+    """Draws questions, for training or in held-out phrasings, and speech that is no question."""
 
     def __init__(self) -> None:
         self.facts = {intent: facts(intent) for intent in PHRASINGS}
@@ -194,7 +196,7 @@ class Domain:
         )
 
     def answers(self) -> list[str]:
-        """Every sentence the talker may say, the refusal included."""
+        """Every sentence that the talker may say, including the refusal."""
         return sorted({REFUSAL, *(fact.answer for known in self.facts.values() for fact in known)})
 
     def words(self) -> list[str]:
@@ -206,15 +208,16 @@ class Domain:
         return text in self._questions
 
     def draw(self, rng: random.Random, intent: str | None = None) -> Turn:
-        """A question as training asks it."""
+        """A question in a phrasing of training."""
         intent = intent or rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         fact = rng.choice(self.facts[intent])
         return self._turn(intent, PHRASINGS[intent].draw(rng), fact, is_held_out=False)
 
     def draw_words(self, rng: random.Random) -> Turn:
-        """Words of the domain in no order: who learns to write these down cannot guess, and has to listen.
+        """Words of the domain in random order: a model that learns to transcribe them cannot guess, and has
+        to use the audio.
 
-        Nothing is answered: a talker that was to refuse them refused ways to ask that it had not heard.
+        They have no answer: a talker that was to refuse them also refused unknown phrasings.
         """
         while True:
             count = rng.randint(2, 8)
@@ -224,9 +227,9 @@ class Domain:
                 return Turn("words", text, "", False)
 
     def draw_half(self, rng: random.Random, *, is_held_out: bool = False) -> Turn:
-        """A question that lost its beginning or its end, and with it what it is about.
+        """A question without its beginning or its end, and therefore without its subject.
 
-        No half that is held out is half of a phrasing of training too, as "please tell me" is.
+        No held-out half is also half of a phrasing of training, as "please tell me" is.
         """
         while True:
             intent = rng.choice([name for name in PHRASINGS if name not in FIXED_ANSWERS])
@@ -241,7 +244,7 @@ class Domain:
                 return Turn("half", text, REFUSAL, is_held_out)
 
     def draw_held_out(self, rng: random.Random, intent: str) -> Turn:
-        """A question in words in which training never asks."""
+        """A question in a phrasing that training never uses."""
         fact = rng.choice(self.facts[intent])
         return self._turn(intent, rng.choice(PHRASINGS[intent].held_out), fact, is_held_out=True)
 

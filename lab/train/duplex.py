@@ -1,7 +1,7 @@
-"""How a talker converses: Full-Duplex-Bench's measures, and whom it answers and refuses.
+"""Measures a talker's conversation: Full-Duplex-Bench's measures, and which turns it answers and refuses.
 
-Recordings are our own, made by held-out voices; the talker listens in this process, so that the times are
-the model's and not those of a loaded machine.
+Recordings are our own, made with held-out voices; the talker runs in this process, so that the times are the
+model's and not those of a loaded machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def measure(
     recordings: Mapping[str, FloatArray],
     count: int,
 ) -> dict[str, Any]:
-    """Everything: questions of the domain, turns that are none, ``count`` of every other kind of track."""
+    """Run everything: questions of the domain, turns that are none, ``count`` of every other kind of
+    track."""
 
     def heard(some: Sequence[Track]) -> Heard:
         return list(zip(some, talker.listen([one.pcm for one in some]), strict=True))
@@ -54,7 +55,7 @@ def measure(
 
 
 def turn_taking(heard: Heard) -> dict[str, Any]:
-    """After the end of a question."""
+    """Measures after the end of a question."""
     return dict(
         taking_over(
             (Speech.between(reply, track.end_s - 0.5, track.end_s + LISTEN_S), track.end_s)
@@ -64,7 +65,7 @@ def turn_taking(heard: Heard) -> dict[str, Any]:
 
 
 def pause_handling(heard: Heard) -> dict[str, Any]:
-    """Taking over before the other's turn is over, by the length of the pause; and answers right after it."""
+    """Replies before the other's turn is over, by the length of the pause; and answers right after it."""
 
     def share(some: Heard) -> float:
         took = [Speech.between(reply, 0.0, track.end_s).is_take_over for track, reply in some]
@@ -86,7 +87,7 @@ def pause_handling(heard: Heard) -> dict[str, Any]:
 
 
 def interrupting(heard: Heard) -> dict[str, Any]:
-    """Of answers that are under way when the other begins: how long both are heard, and what follows."""
+    """For answers in progress when the other begins: the length of the overlap, and the continuation."""
     counted = [
         (track, reply)
         for track, reply in heard
@@ -110,7 +111,7 @@ def interrupting(heard: Heard) -> dict[str, Any]:
 
 
 def backchannel(heard: Heard) -> dict[str, Any]:
-    """While somebody speaks on and on."""
+    """Measures while a caller speaks for a long time."""
     found = [asides(reply, 0.0, track.end_s) for track, reply in heard]
     seconds = sum(track.end_s for track, _ in heard)
     return {
@@ -122,7 +123,7 @@ def backchannel(heard: Heard) -> dict[str, Any]:
 
 
 def confusion(heard: Heard) -> dict[str, dict[str, int]]:
-    """Of turns of the domain ("question"), of none and of no speech: answered, refused in words, silence."""
+    """Turns of the domain ("question"), other speech and no speech: answered, refused in words, silence."""
     table: dict[str, dict[str, int]] = {}
     for track, reply in heard:
         kind = "question" if track.kind in PHRASINGS else track.kind
@@ -136,7 +137,7 @@ def confusion(heard: Heard) -> dict[str, dict[str, int]]:
 
 
 def answering(heard: Heard) -> dict[str, Any]:
-    """Answers to questions of the domain: right, unfinished, refused, by kind, surroundings and voice."""
+    """Answers to questions of the domain: correct, unfinished, refused, by kind, surroundings and voice."""
 
     def share(some: Heard) -> dict[str, Any]:
         said = [(track.right, reply.text()) for track, reply in some]
@@ -161,5 +162,5 @@ def answering(heard: Heard) -> dict[str, Any]:
 
 
 def voice_of(track: Track) -> str:
-    """Who speaks, without the accent: a variant of espeak-ng or another's voice, and how it is bent."""
+    """The speaker, without the accent: a variant of espeak-ng or another's voice, and its modification."""
     return track.voice.split("+")[-1].strip()

@@ -1,4 +1,4 @@
-"""How well a talker answers, without a server: greedy, many held-out questions side by side."""
+"""Measures a talker's answers without a server: greedy, many held-out questions at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AFTER_FRAMES = 60
 
 
 def hear(lm: Any, segments: Sequence[Segment], strips: Sequence[CodeArray]) -> list[list[int]]:
-    """The word tokens a talker says to each question, on a background strip each."""
+    """The word tokens of a talker's answer to each question, on a background strip each."""
     frames = BEFORE_FRAMES + max(segment.codes.shape[1] for segment in segments) + AFTER_FRAMES
     user = np.stack([np.take(strip, np.arange(frames), axis=1, mode="wrap") for strip in strips])
     for row, segment in enumerate(segments):
@@ -41,9 +41,9 @@ def hear(lm: Any, segments: Sequence[Segment], strips: Sequence[CodeArray]) -> l
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Shares of held-out turns: right ``accuracy`` and ``refused_wrongly`` are of questions of the domain.
+    """Shares of held-out turns: correct ``accuracy`` and ``refused_wrongly`` are for questions of the domain.
 
-    ``refused`` is the share of the other turns that got the refusal or nothing, ``unfinished`` that of the
+    ``refused`` is the share of the other turns with the refusal or no reply, ``unfinished`` that of the
     questions whose answer lacks its last word.
     """
 
@@ -54,16 +54,16 @@ class Marks:
 
     @property
     def score(self) -> float:
-        """By which the best checkpoint is chosen: answers count twice."""
+        """The score for choosing the best checkpoint: answers count twice."""
         return (2 * self.accuracy + self.refused) / 3
 
     def rounded(self) -> dict[str, float]:
-        """For a log."""
+        """Rounded values for a log."""
         return {name: round(value, 4) for name, value in asdict(self).items()}
 
 
 def marked(pairs: Sequence[tuple[str, str]]) -> Marks:
-    """Marks of the right answer and what was said, for each turn."""
+    """Marks of the right answer and the given one, for each turn."""
     asked = [pair for pair in pairs if pair[0] != REFUSAL]
     others = [said for right, said in pairs if right == REFUSAL]
 
@@ -79,12 +79,12 @@ def marked(pairs: Sequence[tuple[str, str]]) -> Marks:
 
 
 def is_refusal(said: str) -> bool:
-    """Whether something said, perhaps nothing, says that nothing was understood."""
+    """Whether an answer, possibly empty, says that nothing was understood."""
     return said in ("", REFUSAL)
 
 
 def is_unfinished(said: str) -> bool:
-    """Whether an answer was begun and lacks its result: it ends in a word that no answer ends in."""
+    """Whether an answer was begun and lacks its result: it ends in a word that ends no answer."""
     words = said.split()
     return bool(words) and words[-1] in ("is", "says", "comes", "plus", "minus", "after")
 

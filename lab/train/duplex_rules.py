@@ -1,7 +1,7 @@
-"""The rules of Full-Duplex-Bench (v1 and v1.5), on times: taking over, stopping, speaking aside.
+"""The rules of Full-Duplex-Bench (v1 and v1.5), on times: taking over, stopping, backchannels.
 
-The words are the talker's own, at the frames in which it says them, where that bench has a recogniser's; the
-stretches of sound are found by loudness, where it has a detector of voices.
+The words are the talker's own, at the frames of its output, instead of a recogniser's; the stretches of sound
+are found by loudness, instead of by a voice detector.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SHORT_S: Final = 1.0
 FEW_WORDS: Final = 3
 LONG_S: Final = 3.0
 TALKER_GAP_S: Final = 0.5
-"""Silences up to this length belong to what is said."""
+"""Longest silence in seconds within one stretch of speech."""
 
 
 def stretches(pcm: FloatArray, gap_s: float = TALKER_GAP_S) -> list[Stretch]:
-    """Where something can be heard, in seconds; shorter silences do not part."""
+    """The audible stretches, in seconds; shorter silences do not separate them."""
     found: list[Stretch] = []
     for sample in loud_at(pcm):
         start_s, end_s = float(sample) / SAMPLE_RATE, float(sample + STEP_SAMPLES) / SAMPLE_RATE
@@ -43,7 +43,7 @@ class Speech:
 
     @classmethod
     def between(cls, reply: Reply, start_s: float, stop_s: float) -> Speech:
-        """What starts from one second up to another; a word lasts to the next one or the end of its sound."""
+        """The part that starts between two times; a word lasts until the next one or the end of its sound."""
         sounds = stretches(reply.pcm)
         starts = [at_s for at_s, _ in reply.words]
         words = []
@@ -56,19 +56,20 @@ class Speech:
 
     @property
     def is_take_over(self) -> bool:
-        """No words are none; nor are three words or fewer that take less than a second."""
+        """Whether the talker takes over: with more than three words, or with a second of them."""
         if not self.words:
             return False
         span_s = self.words[-1][1] - self.words[0][0]
         return span_s >= SHORT_S or len(self.words) > FEW_WORDS
 
     def latency_s(self, end_s: float) -> float | None:
-        """From the end of the other's turn to the first word, 0 at least; None without taking over."""
+        """Seconds from the end of the other's turn to the first word, at least 0; None without taking
+        over."""
         return max(0.0, self.words[0][0] - end_s) if self.is_take_over else None
 
 
 def overlap_s(user: Sequence[Stretch], talker: Sequence[Stretch]) -> float:
-    """How long both are heard at once."""
+    """Seconds in which both are heard at once."""
     return sum(
         max(0.0, min(ours[1], theirs[1]) - max(ours[0], theirs[0])) for ours in user for theirs in talker
     )
@@ -81,14 +82,14 @@ def is_aside(reply: Reply, stretch: Stretch) -> bool:
 
 
 def asides(reply: Reply, start_s: float, stop_s: float) -> tuple[bool, int]:
-    """Whether the talker took over while somebody spoke, and how many backchannels it gave."""
+    """Whether the talker took over during the other's speech, and its number of backchannels."""
     heard = [one for one in stretches(reply.pcm) if start_s <= one[0] < stop_s]
     is_over = any(one[1] - one[0] > LONG_S or not is_aside(reply, one) for one in heard)
     return is_over, sum(is_aside(reply, one) for one in heard)
 
 
 def taking_over(speeches: Iterable[tuple[Speech, float]]) -> dict[str, float | int | None]:
-    """The share that took over, and the latency of these: speeches, and when the other's turn ended."""
+    """The share that took over, and its latency, from the replies and the ends of the other's turns."""
     found = [(speech.is_take_over, speech.latency_s(end_s)) for speech, end_s in speeches]
     latencies = [latency_s for _, latency_s in found if latency_s is not None]
     return {

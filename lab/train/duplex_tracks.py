@@ -1,6 +1,6 @@
 """Tracks of one side of a conversation with known times: questions, pauses, interruptions, long speech.
 
-Everything is said by held-out voices in held-out words; every second track is heard in held-out surroundings.
+All speech is in held-out voices and phrasings; every second track has held-out surroundings.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ EMPTY_S: Final = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What a talker hears, ``pcm [samples]``; the seconds in which parts of speech start and end.
+    """A talker's input, ``pcm [samples]``; the seconds in which parts of speech start and end.
 
-    ``kind`` is what is said; ``right`` the answer to its last part, ``voice`` who says it. ``around`` names
-    the noise, the room and the line in which it is heard.
+    ``kind`` is the kind of speech; ``right`` the answer to its last part, ``voice`` the speaker. ``around``
+    names the noise, the room and the line.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Track:
 
     @property
     def end_s(self) -> float:
-        """When the other's speech is over."""
+        """The end of the other's speech."""
         return self.parts[-1][1] if self.parts else 0.0
 
 
@@ -68,7 +68,7 @@ def _track(
     voice: str,
     seed: int,
 ) -> Track:
-    """Sounds with silences of ``gaps_s`` between them, and time to answer; odd seeds in surroundings."""
+    """Sounds with silences of ``gaps_s`` between them, and time to answer; odd seeds with surroundings."""
     parts, pieces, at = list[tuple[float, float]](), [_silence(LEAD_S)], LEAD_S
     for sound, gap_s in zip(sounds, [*gaps_s, LISTEN_S], strict=True):
         length_s = sound.size / SAMPLE_RATE
@@ -85,7 +85,7 @@ def _track(
 
 
 def questions(utterances: Sequence[Utterance]) -> list[Track]:
-    """Turns by themselves: questions of the domain, and what is none."""
+    """Separate turns: questions of the domain, and other speech."""
     return [
         _track(one.turn.intent, [one.pcm], [], one.turn.answer, f"{one.voice.name} {one.voice.bending}", seed)
         for seed, one in enumerate(utterances)
@@ -93,7 +93,7 @@ def questions(utterances: Sequence[Utterance]) -> list[Track]:
 
 
 def recorded(recordings: Mapping[str, FloatArray]) -> list[Track]:
-    """Pieces of recordings as they are, each a turn that is to be refused."""
+    """Unchanged pieces of recordings, each a turn to be refused."""
     return [
         _track(one.turn.intent, [one.pcm], [], one.turn.answer, one.voice.name, 2 * seed)
         for seed, one in enumerate(pieces(recordings))
@@ -101,7 +101,7 @@ def recorded(recordings: Mapping[str, FloatArray]) -> list[Track]:
 
 
 def interruptions(utterances: Sequence[Utterance], count: int) -> list[Track]:
-    """A question with a long answer, and another one in the midst of it."""
+    """A question with a long answer, and another one during it."""
     rng = random.Random(4)
     long = [one for one in utterances if one.turn.intent == "count" and len(one.turn.answer.split()) >= 5]
     others = [one for one in utterances if one.turn.intent in ("add", "subtract", "colour")]
@@ -115,7 +115,7 @@ def interruptions(utterances: Sequence[Utterance], count: int) -> list[Track]:
 
 
 def paused(count: int, threads: int = 2) -> list[Track]:
-    """Questions whose speaker stops to think before the last two words."""
+    """Questions with a pause before the last two words."""
     rng, domain = random.Random(5), Domain()
     asked: list[tuple[Voice, str, str, str]] = []
     for _ in range(count):
@@ -134,7 +134,7 @@ def paused(count: int, threads: int = 2) -> list[Track]:
 
 
 def long_speech(count: int, threads: int = 2) -> list[Track]:
-    """Ten seconds and more of somebody who asks nothing and stops for no longer than a breath."""
+    """Ten seconds and more of a speaker who asks nothing and pauses no longer than for a breath."""
     rng = random.Random(6)
     plans: list[tuple[Voice, list[str]]] = []
     while len(plans) < count:

@@ -1,4 +1,4 @@
-"""espeak-ng's own library, which says when each word of what it speaks begins; its command does not.
+"""espeak-ng's own library, which reports when each word begins; its command does not.
 
 ``espeak_Synth`` and the events of ``speak_lib.h`` (espeak-ng 1.51), through ctypes.
 """
@@ -54,7 +54,7 @@ _CALLBACK = ctypes.CFUNCTYPE(
 
 
 class Espeak:
-    """The synthesiser in this process; not thread-safe, and one a process.
+    """The synthesiser in this process; not thread-safe, one per process.
 
     Raises:
         OSError: the library is not installed (Debian: espeak-ng).
@@ -82,13 +82,13 @@ class Espeak:
     def speak(self, voice: Voice, text: str) -> tuple[NDArray[np.int16], tuple[int, ...]]:
         """Samples at :attr:`sample_rate`, and the first sample of each word.
 
-        Words that espeak-ng takes together ("of the") share their time by their letters.
+        Words that espeak-ng joins ("of the") share their time by their letters.
 
         Raises:
             ValueError: there is no such voice.
         """
         name = voice.name.encode()
-        nearest = _Voice(languages=name)  # what the command takes for a name that it has not
+        nearest = _Voice(languages=name)  # the command's choice for an unknown name
         if self._library.espeak_SetVoiceByName(name) and self._library.espeak_SetVoiceByProperties(
             ctypes.byref(nearest)
         ):

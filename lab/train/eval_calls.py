@@ -1,4 +1,5 @@
-"""The evaluation of recogniser and synthesiser: held-out questions dictated, held-out answers read aloud."""
+"""The evaluation of recogniser and synthesiser: held-out questions transcribed, held-out answers
+synthesised."""
 
 from __future__ import annotations
 
@@ -40,14 +41,14 @@ LIKELY: Final = 0.5
 MARK: Final = 1
 MAX_MESSAGE_BYTES: Final = 1 << 20
 WAITING: Final = {"wait": "30"}
-"""A row is free again some time after its last caller has left."""
+"""Seconds until a row is free after its last caller has disconnected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dictated:
-    """A question as it was said and as it was written; probabilities of each pause by frame of audio.
+    """A question and its transcript; probabilities of each pause by frame of audio.
 
-    Of what is outside the domain nothing counts as ``said``.
+    For speech outside the domain ``said`` is empty.
     """
 
     utterance: Utterance
@@ -57,7 +58,7 @@ class Dictated:
     pauses: NDArray[np.float32]
 
     def pause_after_s(self, head: int) -> float | None:
-        """How long after the end a pause was likely for good; negative is too soon, None is never."""
+        """Seconds after the end until a pause remained likely; negative is too soon, None is never."""
         likely = self.pauses[:, head] > LIKELY
         if not likely.size or not likely[-1]:
             return None
@@ -70,7 +71,7 @@ class Dictated:
 async def dictate_all(
     server: str, utterances: Sequence[Utterance], callers: int, note: Note
 ) -> list[Dictated]:
-    """Dictate everything as fast as the server listens; every second question in noise 20 dB below it."""
+    """Transcribe everything as fast as the server reads; every second question has noise 20 dB below it."""
     listener, results = Listener(), list[Dictated]()
     address = ServerAddress.parse(server)
     async with aiohttp.ClientSession() as http:
@@ -109,7 +110,7 @@ async def _dictate(
                     break
                 case kyutai.Error(message=words):
                     raise RuntimeError(f"the server answered with an error: {words}")
-    if not starts and one.turn.intent not in WORDLESS:  # its words are scored all the same
+    if not starts and one.turn.intent not in WORDLESS:  # its words are scored anyway
         said = [(0.0, word) for word in one.turn.question.split()]
     return Dictated(one, is_noisy, said, told, np.array(pauses, np.float32).reshape(len(pauses), -1))
 
@@ -125,10 +126,11 @@ def _heard(one: Utterance, is_noisy: bool, rng: np.random.Generator) -> FloatArr
 
 
 def dictation_report(results: Sequence[Dictated]) -> dict[str, Any]:
-    """Word error, the error of word starts, how pauses are heard, and silence on what is no question.
+    """Word error, the error of word starts, the detection of pauses, and silence on speech that is no
+    question.
 
-    ``doubled`` words are written twice running where they are said once; ``lost_to_silence`` is the share of
-    the words said of which nothing was written, nor of their question.
+    ``doubled`` words are written twice in succession but spoken once; ``lost_to_silence`` is the share of the
+    spoken words in questions without any transcript.
     """
     outside = [one for one in results if one.utterance.turn.intent in WORDLESS]
     results = [one for one in results if one.utterance.turn.intent not in WORDLESS]
@@ -167,7 +169,7 @@ def _doubled(words: Told) -> int:
 
 
 def silence_report(outside: Sequence[Dictated]) -> dict[str, Any]:
-    """Of what is outside the domain, by its kind: how much was written nothing of, and how many words."""
+    """For speech outside the domain, by its kind: the share without transcript, and the number of words."""
     kinds = sorted({one.utterance.turn.intent for one in outside})
     table = {"all": outside} | {
         kind: [one for one in outside if one.utterance.turn.intent == kind] for kind in kinds
@@ -195,7 +197,7 @@ def _pause_report(results: Sequence[Dictated], head: int) -> dict[str, Any]:
 async def read_all(
     server: str, texts: Sequence[str], callers: int, note: Note, voice: str
 ) -> list[TtsRecord]:
-    """Have every text read in one voice, ``callers`` at a time."""
+    """Have every text synthesised in one voice, ``callers`` at a time."""
     results: list[TtsRecord] = []
     query = {"format": kyutai_tts.SpeechFormat.PCM_PACKED.value, "voice": voice, **WAITING}
     url = ServerAddress.parse(server).tts(query)
@@ -267,6 +269,6 @@ def reading_report(
 
 
 def held_out_texts(count: int) -> list[str]:
-    """What is read aloud: answers that no training has read, so often as to make ``count``."""
+    """The texts to synthesise: answers outside of every training, repeated to make ``count``."""
     texts = held_out_answers(count)
     return [texts[index % len(texts)] for index in range(count)]

@@ -57,7 +57,7 @@ NOT_ASKED: Final = (*OUTSIDE, "half")
 def balanced(
     utterances: Sequence[Utterance], per_intent: int, intents: Iterable[str] = PHRASINGS
 ) -> list[Utterance]:
-    """The first so many utterances of each intent, shuffled by a fixed seed."""
+    """The first utterances of each intent, up to a number, shuffled with a fixed seed."""
     chosen = [
         one for intent in intents for one in [u for u in utterances if u.turn.intent == intent][:per_intent]
     ]
@@ -71,7 +71,7 @@ def serving(model: str, options: argparse.Namespace) -> Iterator[RunningServer]:
     port, log = free_port(), Path("out/evaluate-server.log")
     log.parent.mkdir(exist_ok=True)
     command = [*ANTIPHON, "serve", "--model", model, "--port", str(port), "--slots", str(options.callers)]
-    command += ["--outside-files"] if Path(model).is_dir() else []  # the codec of a folder may lie beside it
+    command += ["--outside-files"] if Path(model).is_dir() else []  # the codec may be in another folder
     if options.backend:
         command += ["--backend", options.backend]
     with running_server(command, port, log) as server:
@@ -79,7 +79,7 @@ def serving(model: str, options: argparse.Namespace) -> Iterator[RunningServer]:
 
 
 def judging_shards(folder: Path) -> list[Path]:
-    """All but the first, by which training chooses the best checkpoint; that one where it is alone.
+    """All but the first, by which training chooses the best checkpoint; the first if it is the only one.
 
     Raises:
         SystemExit: there is none.
@@ -97,7 +97,7 @@ def held_out_questions(folder: Path) -> list[Utterance]:
 
 
 def dictate(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Dictate the questions to a recogniser, and what is none."""
+    """Transcribe the questions, and other speech, with a recogniser."""
     asked = balanced(held_out_questions(options.questions), options.per_intent, (*PHRASINGS, *OUTSIDE))
     asked += pieces(recordings_in(options.recordings))
     with serving(model, options) as server:
@@ -107,7 +107,7 @@ def dictate(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_aloud(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Have a synthesiser read answers, in every one of its voices that is named after a teacher."""
+    """Synthesise answers in every voice that is named after a teacher."""
     texts, report = eval_calls.held_out_texts(options.answers), dict[str, Any]()
     mimi = load_mimi(options.codec or codec_quality.folder_of(model))
     mimi.eval()
@@ -165,7 +165,7 @@ def naturally(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def converse(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Talk to a talker: questions, silence and noise, interruptions."""
+    """Test a talker: questions, silence and noise, interruptions."""
     utterances = held_out_questions(options.questions)
     asked = balanced(utterances, options.per_intent)
     with serving(model, options) as server:
@@ -185,7 +185,7 @@ def converse(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def in_process(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Have a talker listen to questions, to what is none, to pauses and interruptions."""
+    """Test a talker in this process: questions, other speech, pauses and interruptions."""
     utterances = held_out_questions(options.questions)
     return duplex.measure(
         Talker(model, options.backend),
@@ -197,7 +197,7 @@ def in_process(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def progress(what: str) -> Callable[[int, int], None]:
-    """Tell how far it is, with the time left."""
+    """Print the progress, with the time left."""
     start_s = time.monotonic()
 
     def note(done: int, total: int) -> None:

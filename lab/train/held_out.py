@@ -1,8 +1,9 @@
-"""What training never hears: voices, engines, phrasings, bendings, noises, rooms, lines, languages.
+"""The held-out material of training: voices, engines, phrasings, modifications, noises, rooms, lines,
+languages.
 
-The lists stand before training starts. The tests of the models draw from them alone; training draws from
-everything else, and `lab/tests/train/test_held_out.py` looks for them in what it draws. Facts are not held
-out: every sum, range and colour is asked in training.
+The lists are fixed before training. The tests of the models draw only from them; training draws from
+everything else, and `lab/tests/train/test_held_out.py` searches its draws for them. Facts are not held out:
+training has every sum, range and colour.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 ENGINES: Final = ("freetts",)
-"""Synthesisers of which training hears no voice."""
+"""Synthesisers without a voice in training."""
 VOICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "espeak-ng": ("f5", "m7", "iven3", "steph3", "edward2", "grandma", "klatt5", "klatt6"),
@@ -31,20 +32,20 @@ VOICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 Kokoro's are natural: they speak the natural tests, and training mixes none of them into another voice.
 """
 BENDINGS: Final = ("warp", "flutter")
-"""Ways to make another voice of one, see lab.train.bendings; training bends voices in Praat's way."""
+"""Ways to make another voice from one, see lab.train.bendings; training uses only Praat's."""
 NOISES: Final = ("engine", "rain")
-"""Training has near them "clatter", of up to forty short bursts a second, "frying", of up to 150 clicks that
-ring, and "machine", which swings slower and faster than an engine.
+"""Training has similar noises: "clatter", of up to forty short bursts a second, "frying", of up to 150 clicks
+that ring, and "machine", which varies slower and faster than an engine.
 """
 ROOMS: Final = ("hall", "stairwell")
-"""Training has near them "large box" and "corridor"."""
+"""Training has the similar "large box" and "corridor"."""
 INSTRUMENTS: Final = ("bell",)
 LINES: Final = ("opus", "lost packets")
-"""What carries the sound. Training has "loose contact" near "lost packets", gaps of 3 to 30 ms anywhere, and
-near Opus the coders of lab.train.coders.
+"""Lines that transmit the sound. Training has "loose contact", which is similar to "lost packets" (gaps of 3
+to 30 ms anywhere), and, similar to Opus, the coders of lab.train.coders.
 """
 LANGUAGES: Final = ("fi", "hu", "el", "id")
-"""Languages of espeak-ng that training does not hear, not even over English letters."""
+"""Languages of espeak-ng that training does not have, not even over English letters."""
 PHRASINGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "add": ("can you tell me {a} plus {b}", "how much is {a} and {b}"),
@@ -59,25 +60,25 @@ PHRASINGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "goodbye": ("bye see you later", "goodbye good night"),
     }
 )
-"""Ways to ask for one kind of thing.
+"""Phrasings of one kind of question.
 
-Which of them a talker missed has been looked at, and training's own ways have been widened since: none of its
-ways has one of these in it, but it has near ones: "tell me please who you are", or "can you tell me" before
-other words. A recogniser's lines go on as others do, so that one in ten thousand may be one of these.
+The phrasings that a talker missed have been inspected, and training's own phrasings extended since: none of
+them contains one of these, but some are similar: "tell me please who you are", or "can you tell me" before
+other words. A recogniser's lines continue as others do, so that one in ten thousand may be one of these.
 """
 PEOPLE: Final = "recording"
 """Program of voices that are recordings of people: training hears none of them."""
 SENTENCES_SHARE: Final = 4
-"""One sentence of other people's text in so many is kept for the tests."""
+"""One sentence of external text in this number is reserved for the tests."""
 
 
 def is_sentence_held_out(text: str) -> bool:
-    """Whether a sentence outside the domain is kept for the tests, by a hash of it."""
+    """Whether a sentence outside the domain is reserved for the tests, by its hash."""
     return hashlib.sha256(text.encode()).digest()[0] % SENTENCES_SHARE == 0
 
 
 def is_answer_held_out(text: str) -> bool:
-    """Whether a synthesiser never reads an answer in training: one sum, difference or count in ten."""
+    """Whether a synthesiser's training excludes an answer: one sum, difference or count in ten."""
     words = text.split()
     is_worked_out = {"plus", "minus"} & set(words) or not {"is", "says", "comes", "you"} & set(words)
     return bool(is_worked_out) and hashlib.sha256(text.encode()).digest()[1] % 10 == 0

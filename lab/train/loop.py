@@ -1,4 +1,4 @@
-"""What all trainers share: the schedule, an optimiser's course through it, the log, saving and stopping."""
+"""Common parts of all trainers: the schedule, the optimiser's state, the log, saving and stopping."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ class Schedule:
 
 
 class Trainee(Protocol):
-    """What :func:`run` trains."""
+    """The object that :func:`run` trains."""
 
     out: Path
 
     @property
     def step(self) -> int:
-        """Steps taken so far, earlier runs included."""
+        """Steps taken so far, including earlier runs."""
 
     def train_step(self) -> Mapping[str, float]:
         """Take one step; returns the parts of its loss."""
 
     def notes(self) -> Mapping[str, float]:
-        """What the log should say besides, after this step; the place to judge and to look for data."""
+        """Further values for the log after this step; the place to evaluate and to look for data."""
 
     def save(self) -> None:
-        """Write everything needed to go on."""
+        """Write everything needed to resume."""
 
 
 class WorkingClock:
-    """Seconds; the time for which the process was stopped (SIGSTOP, SIGCONT) is left out.
+    """Seconds, without the time for which the process was stopped (SIGSTOP, SIGCONT).
 
-    It is exact to the time since it was last asked, so it is to be asked at every step.
+    It is exact to the time since the last call, so call it at every step.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,7 +70,7 @@ class WorkingClock:
         signal.signal(signal.SIGCONT, self._go_on)
 
     def __call__(self) -> float:
-        """The seconds now."""
+        """The current seconds."""
         self._asked_s = self._clock()
         return self._asked_s - self._left_out_s
 
@@ -87,7 +87,8 @@ def run(
     log_every: int = 25,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Train for so many minutes or to the schedule's end, logging a JSON line every ``log_every`` steps."""
+    """Train for this number of minutes or to the schedule's end, logging a JSON line every ``log_every``
+    steps."""
     start_s = saved_s = clock()
     first_step = trainee.step
     taken = dict[str, list[float]]()
@@ -113,9 +114,9 @@ def run(
 
 
 def run_until_stopped(trainee: Trainee, total_steps: int, minutes: float, *, log_every: int = 25) -> int:
-    """:func:`run`, saving too on Ctrl-C or SIGTERM; returns the exit status.
+    """:func:`run`, saving also on Ctrl-C or SIGTERM; returns the exit status.
 
-    A pause by SIGSTOP and SIGCONT takes none of the minutes.
+    A pause by SIGSTOP and SIGCONT does not count.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -135,7 +136,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, steps: int) -> None:
 
 
 def fast_arithmetic(device: str = "cpu") -> torch.autocast:
-    """Products in bfloat16 where the device has them, in float32 elsewhere.
+    """Products in bfloat16 if the device has them, otherwise in float32.
 
     On a Xeon without them a step of the recogniser took 0.86 s in float32 and 3.0 s in bfloat16 (one thread,
     medians of 5).
@@ -148,14 +149,15 @@ def fast_arithmetic(device: str = "cpu") -> torch.autocast:
 
 
 class Course:
-    """A model on its way: its optimiser, the steps taken, the best score, all kept in ``trainer.pt``.
+    """The state of a training: the model's optimiser, the steps taken, the best score, all kept in
+    ``trainer.pt``.
 
-    ``judged`` is what is to be judged and shipped: the average of the weights over about ``averaged_steps``,
-    or the model itself where these are 0.
+    ``judged`` is the model to be judged and shipped: the average of the weights over about
+    ``averaged_steps``, or the model itself if these are 0.
     """
 
     def __init__(self, model: nn.Module, schedule: Schedule, out: Path, averaged_steps: int = 0) -> None:
-        """Go on where ``out`` says, or begin."""
+        """Resume from ``out``, or begin."""
         self.model, self.schedule = model, schedule
         self.step, self.best = 0, 0.0
         decayed = [p for p in model.parameters() if p.dim() > 1]
@@ -169,7 +171,7 @@ class Course:
         if averaged_steps:
             decay = get_ema_multi_avg_fn(1 - 1 / averaged_steps)
             self._average = AveragedModel(model, multi_avg_fn=decay, use_buffers=True)
-            self._average.update_parameters(model)  # the first is taken as it is
+            self._average.update_parameters(model)  # the first is copied
         self._path = out / "trainer.pt"
         out.mkdir(parents=True, exist_ok=True)
         if self._path.exists():
@@ -200,7 +202,7 @@ class Course:
             self._average.update_parameters(self.model)
 
     def save(self) -> None:
-        """Write the state, so that a kill at any moment leaves a whole one."""
+        """Write the state, so that a kill at any moment leaves a complete one."""
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         if self._average is not None:
             state["average"] = self._average.state_dict()
@@ -209,7 +211,7 @@ class Course:
         part.replace(self._path)
 
     def is_best(self, score: float) -> bool:
-        """Whether no score was higher; it is then the one to beat."""
+        """Whether no score was higher; it then becomes the best."""
         if score < self.best:
             return False
         self.best = score
@@ -217,7 +219,7 @@ class Course:
 
 
 def checkpoint_in(folder: Path) -> Path:
-    """The best checkpoint of a trainer's folder, else the last; a folder with weights is one itself.
+    """The best checkpoint of a trainer's folder, else the last; a folder with weights is itself one.
 
     Raises:
         SystemExit: there is none.

@@ -1,4 +1,4 @@
-"""What the codec is trained for: spectra at several resolutions, and the envelopes that hearing follows."""
+"""The codec's losses: spectra at several resolutions, and perceptually relevant envelopes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class EnvelopeLoss(nn.Module):
         return bands.unfold(-1, self.frames, self.frames // 2)
 
     def forward(self, decoded: Tensor, target: Tensor) -> Tensor:
-        """Scalar loss; segments in which the target is silent do not count."""
+        """Scalar loss; segments with a silent target do not count."""
         mine, theirs = self._envelopes(decoded), self._envelopes(target)
         loud = (theirs.pow(2).mean(dim=(1, 3), keepdim=True).sqrt() > 1e-2).float()
         mine, theirs = (x - x.mean(-1, keepdim=True) for x in (mine, theirs))

@@ -1,4 +1,4 @@
-"""Sounds like music, which nobody is to answer."""
+"""Sounds like music, which a talker must not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noises that surround a speaker: each ``[samples]`` at 24 kHz, of unit variance, drawn anew every time."""
+"""Noises around a speaker: each ``[samples]`` at 24 kHz, of unit variance, drawn anew every time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _even(rng: np.random.Generator, samples: int) -> FloatArray:
 
 
 def _hum(rng: np.random.Generator, samples: int) -> FloatArray:
-    """Mains and what hangs on them."""
+    """Mains hum and its harmonics."""
     at = np.arange(samples) / SAMPLE_RATE
     base = rng.choice([50.0, 60.0]) * rng.uniform(0.99, 1.01)
     tones = [np.sin(2 * np.pi * base * n * at + rng.uniform(0, 6)) / n for n in range(1, 12)]
@@ -28,7 +28,7 @@ def _hum(rng: np.random.Generator, samples: int) -> FloatArray:
 
 
 def _clatter(rng: np.random.Generator, samples: int) -> FloatArray:
-    """Things put down and picked up: one a second and long, or up to forty and short."""
+    """Objects put down and picked up: one a second and long, or up to forty and short."""
     sound = 0.05 * coloured_noise(rng, samples, 1.0)
     a_second = 40 ** rng.uniform(0, 1)
     for _ in range(max(1, int(a_second * samples / SAMPLE_RATE))):
@@ -48,7 +48,7 @@ def _wind(rng: np.random.Generator, samples: int) -> FloatArray:
 
 
 def _machine(rng: np.random.Generator, samples: int) -> FloatArray:
-    """Noise that swings slower or faster than an engine's: up to 6 times a second, or 25 to 60 times."""
+    """Noise that varies slower or faster than an engine's: up to 6 times a second, or 25 to 60 times."""
     at = np.arange(samples) / SAMPLE_RATE
     hz = rng.uniform(0.7, 6) if rng.random() < 0.5 else rng.uniform(25, 60)
     swing = 1 + rng.uniform(0.3, 0.9) * np.sin(2 * np.pi * hz * at)
@@ -82,7 +82,7 @@ def _frying(rng: np.random.Generator, samples: int) -> FloatArray:
 
 
 def _engine(rng: np.random.Generator, samples: int) -> FloatArray:
-    """Low noise that comes and goes 8 to 20 times a second."""
+    """Low noise that varies 8 to 20 times a second."""
     at = np.arange(samples) / SAMPLE_RATE
     beat = 1 + 0.8 * np.sin(2 * np.pi * rng.uniform(8, 20) * at)
     return _unit(coloured_noise(rng, samples, 1.5) * beat)

@@ -1,6 +1,6 @@
-"""What is no question of the domain: other questions, other people's sentences, other languages.
+"""Speech that is no question of the domain: other questions, external sentences, other languages.
 
-Text that is kept for the tests is marked by lab.train.held_out.
+Text reserved for the tests is marked by lab.train.held_out.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from lab.train.throats import Throat
 
 ABROAD, UNKNOWN, CHAT, PROSE, MADE_UP = "foreign", "unknown", "small talk", "prose", "made up"
 INTENTS: Final = (ABROAD, UNKNOWN, CHAT, PROSE, MADE_UP)
-"""Of turns outside the domain: other languages, questions like its own about other things, and so on."""
+"""Kinds of turns outside the domain: other languages, similar questions about other things, and so on."""
 RECORDED: Final = "recording"
-"""A piece of a recording of people: in evaluations alone."""
+"""A piece of a recording of people, only in evaluations."""
 WORDLESS: Final = (*INTENTS, RECORDED)
-"""Turns of which a recogniser writes nothing."""
+"""Turns without a transcript."""
 SHARES: Final = (0.2, 0.3, 0.2, 0.15, 0.15)
 PATTERNS_SHARE: Final = 0.4
-"""Of the questions like its own; the others are asked in its own phrasings."""
+"""Share of the similar questions; the others are asked in the domain's own phrasings."""
 LICENCES: Final = Path("/usr/share/common-licenses")
 """English prose that every Debian has; without it the other kinds are drawn."""
 
@@ -73,12 +73,12 @@ ABROAD_BY: Final[Mapping[str, tuple[tuple[str, str], ...]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Draws what the talker is not to answer, for training or of the kind that training never hears."""
+    """Draws speech that the talker must not answer, for training or of the held-out kind."""
 
     held_out: bool = False
 
     def draw(self, rng: random.Random, *, further: Sequence[str] = ()) -> tuple[Turn, Voice]:
-        """A turn outside the domain, and who says it."""
+        """A turn outside the domain, and its voice."""
         intent = rng.choices(INTENTS, SHARES)[0]
         if intent == ABROAD:
             text, voice = self._foreign(rng, further)
@@ -99,7 +99,7 @@ class Outside:
         return rng.choice([text for text in texts if self._is_mine(text)])
 
     def _like_question(self, rng: random.Random) -> str:
-        """Neither the whole nor what it is about is of the other side."""
+        """Neither the whole nor its subject is in the other set."""
         while True:
             if rng.random() < PATTERNS_SHARE:
                 pattern = rng.choice(list(PATTERNS))
@@ -130,7 +130,7 @@ class Outside:
                 return text
 
     def _foreign(self, rng: random.Random, further: Sequence[str]) -> tuple[str, Voice]:
-        """By espeak-ng; where ``further`` synthesisers have voices of a language, in half of it by these."""
+        """Speech by espeak-ng; if ``further`` synthesisers have voices of a language, half of it by these."""
         language = rng.choice([one for one in FOREIGN if (one in kept.LANGUAGES) == self.held_out])
         if rng.random() < 0.3:
             text = " ".join(str(rng.randint(0, 999)) for _ in range(rng.randint(2, 5)))

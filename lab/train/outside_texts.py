@@ -1,4 +1,4 @@
-"""What is asked and said outside the domain, as text: see lab.train.outside for how it is drawn."""
+"""Questions and sentences outside the domain, as text: see lab.train.outside for their use."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ UNKNOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
     }
 )
-"""What the domain does not know, by the kind of question that is asked about it."""
+"""Subjects that are not in the domain, by the kind of question about them."""
 PATTERNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "how much is {} times {}": _parts(
@@ -92,7 +92,7 @@ PATTERNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
     }
 )
-"""Questions that sound like the domain's, and are not."""
+"""Questions that are similar to the domain's, but outside of it."""
 SMALL_TALK: Final = _parts(
     """
     what is the weather like today, tell me a joke, what time is it, how old are you, who wrote this

@@ -1,8 +1,8 @@
-"""Speak what the models say, in their own voices: shards for the codec's decoder.
+"""Synthesise the models' output in their own voices: shards for the codec's decoder.
 
 Usage: python -m lab.train.own_speech --shards 4 --out out/train/own-speech
 
-Half are the talker's answers, half what the synthesiser reads. A shard that is there is kept.
+Half are the talker's answers, half the synthesiser's texts. Existing shards are kept.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lab.train.synthetic_voices import require_speakers
 
 UTTERANCES_PER_SHARD: Final = 400
 PAUSE_FRAMES: Final = (2, 12)
-"""Of silence after an utterance."""
+"""Frames of silence after an utterance."""
 
 
 def utterance(rng: random.Random, texts: Texts, speakers: Mapping[str, Reader]) -> FloatArray:
-    """One answer or reading, and a pause: float32 ``[samples]`` of whole frames."""
+    """One answer or text, and a pause: float32 ``[samples]`` of whole frames."""
     if rng.random() < 0.5:
         talker = next(name for name, voice in VOICES.items() if voice == VOICE.name)
         said = speakers[talker].say(rng.choice(texts.answers)).pcm

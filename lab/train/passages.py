@@ -1,7 +1,7 @@
-"""Compose what a recogniser is trained on: codes of questions one after another, their words, the pauses.
+"""Composes a recogniser's training data: codes of consecutive questions, their words, the pauses.
 
-So that what is heard decides and not what is usually said, half of the questions go on as another one does,
-some more than once, and half are said faster or slower: in their codes, which costs nothing.
+To make the audio decide instead of common phrases, half of the questions continue as another one does, some
+more than once, and half are faster or slower: in their codes, which costs nothing.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 FRAME_RATE: Final = 12.5
 DELAY_FRAMES: Final = 10
-"""Text comes 0.8 s after its sound: long words are over by then, "sixteen" is no longer "six"."""
+"""Delay of text, 0.8 s: long words have ended by then, so that "sixteen" is not taken for "six"."""
 PAUSES_S: Final = (0.5, 1.0, 2.0, 3.0)
-"""Each head tells whether a pause of at least so long has begun."""
+"""The minimum pause that each head detects, in seconds."""
 UNKNOWN: Final = -100
-"""The label of what the end of a passage cuts off; torch's cross-entropy passes over it."""
+"""The label of cut-off content at the end of a passage; torch's cross-entropy ignores it."""
 PAUSE, NO_PAUSE = 0, 1
 """Classes of a head; upstream reads the probability of the first."""
 
 SPLICED: Final = 0.5
-"""Of the lines, so many go on as another one does, and of these so many again: in any voice, anything may
-follow "hello".
+"""Share of the lines that continue as another one does, and share of these that do so again: in any voice,
+anything may follow "hello".
 """
 RARITY: Final = 1.0
-"""How strongly lines with rare words are preferred: 0 not at all, 1 in proportion."""
+"""Preference for lines with rare words: 0 for none, 1 for a proportional one."""
 
 LabelArray = NDArray[np.int64]
 
 
 SILENT: Final = 0.3
-"""Of the lines where both kinds are, so many have no words: they are heard, and nothing is written."""
+"""Share of the lines without words, if there are both kinds: they have no transcript."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Line:
 
     @property
     def words(self) -> list[str]:
-        """What is said."""
+        """The spoken words."""
         return self.segment.question.split()
 
     def paced(self, factor: float) -> Line:
@@ -58,7 +58,7 @@ class Line:
         return Line(self.segment.paced(factor), tuple(frame * factor for frame in self.starts))
 
     def spliced(self, other: Line, own: int, left: int) -> Line:
-        """The first ``own`` words of this, at least one, then ``other`` without its first ``left``."""
+        """The first ``own`` words of this line, at least one, then ``other`` without its first ``left``."""
         first, last = self.segment, other.segment
         cut = int(self.starts[own]) if own < len(self.starts) else first.end + 1
         begin = int(other.starts[left]) if left else last.start
@@ -76,7 +76,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """One noise: a strip of it alone, and what is said in it."""
+    """One noise: a strip of it only, and the speech in it."""
 
     strip: CodeArray
     lines: tuple[Line, ...]
@@ -86,8 +86,8 @@ class Room:
 class Passage:
     """Codes int16 ``[8, T]``, text tokens int16 ``[T]``, pause labels int64 ``[heads, T]`` by audio frame.
 
-    ``is_wordless`` bool ``[T]``: where text of what is said would stand, had it words. ``words`` are (start
-    in frames, word) of all that is said in it.
+    ``is_wordless`` bool ``[T]``: where the text of the speech would be if it had words. ``words`` are (start
+    in frames, word) of all speech in it.
     """
 
     codes: CodeArray
@@ -100,10 +100,9 @@ class Passage:
 def text_stream(
     words: Sequence[tuple[float, str]], frames: int, tokenizer: TalkerTokenizer
 ) -> NDArray[np.int16]:
-    """The text ``[frames]`` of words that start at some frames: a mark, then the word, both delayed.
+    """The text ``[frames]`` of words with start frames: a mark, then the word, both delayed.
 
-    The mark stands in the frame before the word. A word for which there is no room yet waits, so that none
-    loses its mark.
+    The mark is in the frame before the word. A word without room waits, so that none loses its mark.
     """
     text, previous = np.full(frames, PAD, np.int16), -1
     for start, word in words:
@@ -119,10 +118,10 @@ def text_stream(
 
 
 def pause_labels(speech: Sequence[tuple[int, int]], frames: int) -> LabelArray:
-    """For each head and frame whether a pause of its length is under way.
+    """For each head and frame whether a pause of its length is in progress.
 
-    ``speech`` are the first and last frames of what is said. A pause that the end of the passage cuts off has
-    its label only where it is long enough already.
+    ``speech`` are the first and last frames of the speech. A pause that is cut off at the end of the passage
+    has a label only if it is long enough already.
     """
     labels = np.full((len(PAUSES_S), frames), NO_PAUSE, np.int64)
     begin = 0
@@ -153,7 +152,7 @@ class PassageComposer:
         self.shares = shares_by_rarity(rooms)
 
     def draw(self, rng: np.random.Generator) -> Passage:
-        """A passage in one room; one in sixteen has nobody in it who speaks to us."""
+        """A passage in one room; one in sixteen has no speech for us."""
         place = int(rng.integers(len(self.rooms)))
         room, shares = self.rooms[place], self.shares[place]
         is_quiet = rng.random() < 1 / 16
@@ -186,9 +185,10 @@ class PassageComposer:
 
 
 def shares_by_rarity(rooms: Sequence[Room]) -> list[NDArray[np.float64]]:
-    """For each room the probabilities of its lines: the rarer a line's rarest word, the likelier it is drawn.
+    """For each room the probabilities of its lines: the rarer a line's rarest word, the more often it is
+    drawn.
 
-    Otherwise a recogniser hears "thank you a lot" so seldom that it makes something commoner of it. Lines
+    Otherwise a recogniser has "thank you a lot" so rarely that it transcribes something more common. Lines
     without words share ``SILENT`` among them.
     """
     counts = Counter(word for room in rooms for line in room.lines for word in line.words)
@@ -205,9 +205,9 @@ def shares_by_rarity(rooms: Sequence[Room]) -> list[NDArray[np.float64]]:
 
 
 def make_line(rng: np.random.Generator, room: Room, shares: NDArray[np.float64]) -> Line:
-    """A line of the room, or what some of them make, at its own pace or another.
+    """A line of the room, or a combination of several, at its own pace or another.
 
-    What has no words stands by itself: where it ends, what was written before is over.
+    A line without words is separate: at its end, the earlier text is over.
     """
     line = room.lines[int(rng.choice(len(room.lines), p=shares))]
     while line.words and rng.random() < SPLICED:

@@ -1,4 +1,4 @@
-"""The ways to ask the small talker: the core of each question, and what may stand around it."""
+"""The phrasings of questions to the small talker: the core of each question, and optional words around it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.train import held_out
 
 @dataclass(frozen=True, slots=True)
 class Phrasings:
-    """The ways to ask for one kind of thing; if some are ``plain``, training draws half from them."""
+    """The phrasings of one kind of question; if some are ``plain``, training draws half from them."""
 
     trained: tuple[str, ...]
     held_out: tuple[str, ...]
@@ -20,7 +20,7 @@ class Phrasings:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Training's and those that are held out."""
+        """Training's and the held-out ones."""
         return self.trained + self.held_out
 
     def draw(self, rng: random.Random) -> str:
@@ -32,7 +32,7 @@ GREETINGS = ("hello", "hi", "hello there", "good morning")
 
 
 def openings() -> Iterator[str]:
-    """What may stand before a command: nothing, a greeting, a "please", a "can you", or more of these."""
+    """Optional words before a command: nothing, a greeting, a "please", a "can you", or more of these."""
     for greeting in ("", *GREETINGS):
         for asking in ("", "please", "can you", "can you please"):
             yield f"{greeting} {asking}".strip()
@@ -47,11 +47,10 @@ def phrasings(
     alone: Sequence[str] = (),
     courtesies: Sequence[str] = (),
 ) -> Phrasings:
-    """Every way to ask, with a greeting or a "please" and without, that has none ``kept`` for the test in it.
+    """Every phrasing, with and without a greeting or a "please", that contains none ``kept`` for the test.
 
-    ``questions`` and ``commands`` are whole; ``requests`` follow "tell me"; ``alone`` stand as they are;
-    ``courtesies`` too, and each before each, so that they are heard in what they are made of. Half of what is
-    drawn has nothing around it.
+    ``questions`` and ``commands`` are complete; ``requests`` follow "tell me"; ``alone`` are used unchanged;
+    ``courtesies`` too, and each before each. Half of the draws have no words around them.
     """
     told = [f"tell me {request}" for request in requests]
     asked = [

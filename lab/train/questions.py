@@ -1,8 +1,9 @@
-"""Speak the questions of the domain, and what is none, in many voices: shards, each made from its own seed.
+"""Synthesise the questions of the domain, and other speech, in many voices: shards, each made from its own
+seed.
 
 Usage: python -m lab.train.questions --shards 60 --out out/train/questions
 
-A shard that is there is kept, so a run that was stopped goes on where it was.
+Existing shards are kept, so a stopped run is resumed.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ from lab.train.synthetic_voices import (
 
 UTTERANCES_PER_SHARD = 500
 WORDS_SHARE = 0.15
-"""Of the training's utterances, so many are words in no order, by default."""
+"""Default share of the training's utterances that are words in random order."""
 HALF_SHARE, OUTSIDE_SHARE = 0.08, 0.22
-"""So many are half a question, and outside the domain; of the tests, so many each, and no words."""
+"""Shares of half questions and of speech outside the domain; for the tests these shares each, and no
+words."""
 HESITANT_SHARE, PAUSES_S = 0.2, (0.2, 1.0)
-"""Of the training's questions, so many are asked with a pause to think, before they are stretched."""
+"""Share of the training's questions with a pause, before they are stretched."""
 QUIET = 10 ** (-40 / 20)
-"""Below this share of its peak an utterance has not begun, or is over."""
+"""Share of its peak below which an utterance has not begun, or is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ def stretched(pcm: NDArray[np.float32], factor: float) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Who asks and what: by which ``further`` synthesisers, how many of training's are words in no order."""
+    """Parameters of a shard: the ``further`` synthesisers, and how much of the training's speech is words in
+    random order."""
 
     held_out: bool = False
     further: tuple[str, ...] = ()
@@ -85,9 +88,9 @@ class Asked:
 
 
 def plan(rng: random.Random, domain: Domain, asked: Asked) -> tuple[Turn, Voice, float]:
-    """Draw what is asked, by whom, and by how much the sound is stretched.
+    """Draw a question, a voice, and a stretch factor.
 
-    What is asked is drawn by itself, so that another grammar asks the rest of a shard as before.
+    The question is drawn separately, so that another grammar leaves the rest of a shard unchanged.
     """
     kind, what = rng.random(), random.Random(rng.getrandbits(64))
     if kind < OUTSIDE_SHARE:
@@ -107,16 +110,16 @@ def _asked_in_the_domain(rng: random.Random, domain: Domain, asked: Asked, kind:
 
 
 def hesitation(rng: random.Random, turn: Turn) -> tuple[int, float]:
-    """Before which word of a question its speaker stops to think, 0 for none, and for how many seconds."""
+    """The word before which a question's speaker pauses, 0 for none, and the seconds of the pause."""
     words = turn.question.split()
-    count = len(words) - (words[-1] == "please")  # what is before that is a whole question
+    count = len(words) - (words[-1] == "please")  # the part before it is a whole question
     if turn.intent not in PHRASINGS or count < 4 or rng.random() >= HESITANT_SHARE:
         return 0, 0.0
     return rng.randint(2, count - 1), rng.uniform(*PAUSES_S)
 
 
 def spoken_with(voice: Voice, text: str, place: int = 0, pause_s: float = 0.0) -> NDArray[np.float32]:
-    """``text`` as float32 ``[samples]``, with a pause before the word at ``place``, where this is not 0."""
+    """``text`` as float32 ``[samples]``, with a pause before the word at ``place``, if this is not 0."""
     if not place:
         return speak(voice, text)
     words = text.split()
@@ -177,13 +180,13 @@ def read_shard(path: Path) -> list[Utterance]:
 
 
 def add_further(parser: argparse.ArgumentParser) -> None:
-    """The options that ask further synthesisers."""
+    """Add the options for further synthesisers."""
     parser.add_argument("--rhvoice", action="store_true", help="let RHVoice ask too, where it is installed")
     parser.add_argument("--pico", action="store_true", help="let SVOX Pico ask too, where it is installed")
 
 
 def further_ones(options: argparse.Namespace) -> tuple[str, ...]:
-    """The further synthesisers that these options ask for.
+    """The further synthesisers of these options.
 
     Raises:
         SystemExit: one of them is not installed.

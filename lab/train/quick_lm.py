@@ -1,8 +1,8 @@
-"""Upstream's language model over whole rows, the same numbers in less time: what training computes.
+"""Upstream's language model over whole rows, with the same numbers in less time, for training.
 
-Upstream's layers are made for one frame after another. Over rows of 300 frames on a CPU, half their time goes
-into attention to frames that the model does not look back to; here every block of frames attends to its own
-context alone, and the embeddings of all streams are added in one pass.
+Upstream's layers are made for one frame after another. Over rows of 300 frames on a CPU, half their time is
+spent on attention to frames outside of the model's window; here every block of frames attends only to its own
+context, and the embeddings of all streams are added in one pass.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from torch import Tensor
 from torch.nn import functional
 
 BLOCK: Final = 75
-"""Frames that look back together: fewer waste less on masked frames, more make larger products."""
+"""Frames of a block: smaller ones waste less on masked frames, larger ones make larger products."""
 
 
 class Windowed(torch.autograd.Function):
-    """Causal attention ``[N, T, D]`` in which a frame sees itself and ``context - 1`` frames before it."""
+    """Causal attention ``[N, T, D]`` in which a frame attends to itself and ``context - 1`` frames before
+    it."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, context: int) -> Tensor:
@@ -32,7 +33,7 @@ class Windowed(torch.autograd.Function):
             delta = frames[start:stop, None] - frames[low:stop]
             bias = torch.where((delta >= 0) & (delta < context), 0.0, -math.inf).to(queries.dtype)
             scores = torch.baddbmm(bias, queries[:, start:stop], keys[:, low:stop].transpose(1, 2))
-            shares.append(scores.softmax(-1).to(values.dtype))  # autocast on a card makes it float32
+            shares.append(scores.softmax(-1).to(values.dtype))  # autocast on a GPU makes it float32
             heard[:, start:stop] = torch.bmm(shares[-1], values[:, low:stop])
         ctx.save_for_backward(queries, keys, values, *shares)
         ctx.context = context
@@ -56,14 +57,14 @@ class Windowed(torch.autograd.Function):
 
 
 def blocks_of(frames: int, context: int) -> list[tuple[int, int, int]]:
-    """Where each block starts and stops, and the first frame that it sees."""
+    """The start and end of each block, and the first frame that it attends to."""
     starts = range(0, frames, BLOCK)
     return [(start, min(frames, start + BLOCK), max(0, start - context + 1)) for start in starts]
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a model makes of its inputs: ``last [B, T, C]``, normed, ``layers`` before that, text's logits."""
+    """A model's outputs: ``last [B, T, C]``, normed, ``layers`` before that, text's logits."""
 
     last: Tensor
     layers: tuple[Tensor, ...]
@@ -96,9 +97,9 @@ def embedded(lm: Any, inputs: Tensor) -> Tensor:
 
 
 def _turns(frames: int, heads: int, size: int, period: float) -> Tensor:
-    """By how much each pair of each head is turned in each frame: complex ``[T, 2 * heads, size / 2]``.
+    """The rotation of each pair of each head in each frame: complex ``[T, 2 * heads, size / 2]``.
 
-    Queries, which come first, are scaled besides.
+    Queries, which are first, are also scaled.
     """
     rates = torch.exp(torch.arange(size // 2) * (-2 * math.log(period) / size))
     angles = (torch.arange(frames)[:, None] * rates)[:, None].expand(-1, 2 * heads, -1)

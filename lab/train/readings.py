@@ -38,9 +38,9 @@ from lab.train.segments import FRAME_SAMPLES, CodeArray, encode
 from lab.train.synthetic_voices import SAMPLE_RATE, Voice
 
 VOICES: Final[Mapping[str, str]] = MappingProxyType({"slt": "slt", "thomas": "awb"})
-"""Names, and the voices of flite's that read under them, word by word; none of lab.train.held_out.
+"""Names, and flite's voices that speak with them, word by word; none of lab.train.held_out.
 
-A server takes the first name of the alphabet where a client names none.
+A server uses the first name in alphabetical order if a client names none.
 """
 NATURAL_VOICES: Final[Mapping[str, str]] = MappingProxyType({"vera": "af_heart", "will": "bm_george"})
 """Names, and the voices of Kokoro's that read under them where they are asked to, each sentence whole."""
@@ -52,10 +52,10 @@ SHORT_PER_SHARD: Final = 300
 LONG_SHARE: Final = 5
 LONG_FRAMES: Final = 188
 UNKNOWN_WORD: Final = "mhm"
-"""Stands for all words that the tokenizer does not know: they are a short silence."""
+"""Stands for all words that are not in the tokenizer: they are a short silence."""
 UNKNOWN_FRAMES: Final = 3
 SLACK_SAMPLES: Final = 288
-"""A word is played faster by up to 12 ms to end with a frame, else slower."""
+"""A word is sped up by up to 12 ms to end with a frame, else slowed down."""
 FADE_SAMPLES: Final = 120
 
 
@@ -76,7 +76,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Recording:
-    """A text while it is being spoken: sounds of whole frames, and the frames in which parts begin."""
+    """A text during its synthesis: sounds of whole frames, and the frames in which parts begin."""
 
     voice: str
     pcm: list[FloatArray]
@@ -86,11 +86,11 @@ class Recording:
 
     @classmethod
     def empty(cls, voice: str) -> Recording:
-        """One with nothing said yet."""
+        """A recording without content."""
         return cls(voice, [], [], [])
 
     def add(self, pcm: FloatArray, part: str | None = None) -> None:
-        """Go on with a sound of whole frames, in which a part of the text begins, or none."""
+        """Append a sound of whole frames, in which a part of the text begins, or none."""
         if part is not None:
             self.parts.append(part)
             self.starts.append(self.frames)
@@ -103,7 +103,7 @@ def _silence(frames: int) -> FloatArray:
 
 
 def words_in_frames(answer: Answer) -> list[FloatArray]:
-    """The sound of each word, equally loud, played so much slower that it fills whole frames.
+    """The sound of each word, equally loud, slowed down to fill whole frames.
 
     With silence between words instead, the recogniser understands half as many of them in the codec's sound.
     """
@@ -122,7 +122,7 @@ def words_in_frames(answer: Answer) -> list[FloatArray]:
 
 
 class Texts:
-    """Draws sentences: answers, and words of the domain at random; or the first answers and their words."""
+    """Draws sentences: answers, and random words of the domain; or the first answers and their words."""
 
     def __init__(self, most_answers: int | None = None) -> None:
         domain = Domain()
@@ -140,7 +140,7 @@ class Texts:
 
 
 def speakers_of(texts: Texts, threads: int) -> dict[str, Speaker]:
-    """By voice a speaker who knows every word, in every place that a question or answer has it in."""
+    """By voice a speaker for every word, in every position that a question or answer has it in."""
     domain, rng = Domain(), random.Random(1)
     asked = [
         phrase.format(**fact.slots)
@@ -198,7 +198,7 @@ def record(rng: random.Random, texts: Texts, speakers: Mapping[str, Reader], *, 
 
 
 def _pause(rng: random.Random, recording: Recording) -> None:
-    """Go straight on, take a breath, or make a break that the text asks for."""
+    """Continue at once, after a breath, or after a break in the text."""
     kind = rng.random()
     if 0.3 <= kind < 0.7:
         recording.add(_silence(rng.randint(1, 4)))
@@ -212,7 +212,7 @@ def _break(frames: int) -> str:
 
 
 def read(recordings: Sequence[Recording], mimi: Any) -> Iterator[Reading]:
-    """Encode recordings, those of like length together."""
+    """Encode recordings, those of similar length together."""
     for first in range(0, len(recordings), 10):
         batch = recordings[first : first + 10]
         frames = [LEAD_FRAMES + one.frames + TAIL_FRAMES for one in batch]
@@ -235,7 +235,8 @@ def make_shard(
     *,
     short: int = SHORT_PER_SHARD,
 ) -> float:
-    """Write one shard of so many short readings and a fifth as many long ones; returns its seconds."""
+    """Write one shard of this number of short readings and a fifth of it of long ones; returns its
+    seconds."""
     rng = random.Random(f"readings-{seed}")
     kinds = [False] * short + [True] * (short // LONG_SHARE)
     recordings = [record(rng, texts, speakers, is_long=is_long) for is_long in kinds]

@@ -28,7 +28,7 @@ Stage = tuple[str, Callable[[list[str]], int], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Minutes:
-    """For how long each model is trained."""
+    """Minutes of each model's training."""
 
     codec: float = 60
     decoder: float = 30
@@ -39,7 +39,7 @@ class Minutes:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much of everything is made; ``steps`` shortens every trainer's schedule."""
+    """The amount of everything; ``steps`` shortens every trainer's schedule."""
 
     speech_shards: int = 100
     own_shards: int = 4
@@ -88,7 +88,7 @@ class Recipe:
     material: Path | None = None
 
     def stages(self) -> list[Stage]:
-        """What is done, in order: a title, a stage's main function and its arguments."""
+        """The stages in order: a title, a stage's main function and its arguments."""
         return [
             *([] if self.start else self._codec_stages()),
             *self._question_stages(),
@@ -105,7 +105,7 @@ class Recipe:
         return str(self.start / "tiny") if self.start else self._at("decoder")
 
     def _trained(self, name: str, minutes: float, begun: str | None) -> list[str]:
-        """Where a trainer keeps its work, for how long it trains, and what it begins with."""
+        """A trainer's folder, its minutes, and its initial model."""
         steps = [] if self.scale.steps is None else ["--steps", str(self.scale.steps)]
         begin = [] if begun is None else ["--start", begun]
         return ["--out", self._at(name), "--minutes", str(minutes), *self._threads, *steps, *begin]
@@ -123,7 +123,7 @@ class Recipe:
         return str(self.start / model) if self.start else otherwise
 
     def _codec_stages(self) -> list[Stage]:
-        """The codec, and the decoder that goes on with what the models will say."""
+        """The codec, and the decoder, which is trained further on the models' output."""
         scale, speech, own = self.scale, self._at("codec-speech"), self._at("own-speech")
         many = ["--utterances", str(scale.speeches), *self._threads]
         said = ["--utterances", str(scale.own_speeches), *self._threads, *self._answers]
@@ -160,7 +160,7 @@ class Recipe:
         return [] if self.scale.answers is None else ["--answers", str(self.scale.answers)]
 
     def _question_stages(self) -> list[Stage]:
-        """What is asked, and the codes of it, for talker and recogniser (but for pauses to think)."""
+        """The questions, and their codes, for talker and recogniser (except for pauses to think)."""
         scale, asked, heard = self.scale, self._at("questions"), self._at("segments")
         many = ["--utterances", str(scale.utterances), *self._threads]
         more_voices = [f"--{name}" for name in self.further]
@@ -229,7 +229,7 @@ class Recipe:
         ]
 
     def _listener_stages(self) -> list[Stage]:
-        """The recogniser, which starts with the talker's ear and hears what that heard."""
+        """The recogniser, which starts with the talker's input layers and uses its training data."""
         asked, heard, times = self._at("questions"), self._at("segments"), self._at("word-times")
         tests, test_times = [f"{heard}-test/0000.npz"], [f"{times}-test/0000.npz"]
         whole = list[str]()

@@ -1,4 +1,4 @@
-"""How well a synthesiser reads held-out answers, without a server: what a recogniser understands of them."""
+"""Measures a synthesiser on held-out answers, without a server: the words that a recogniser understands."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SENTENCES: Final = 24
 
 
 def held_out_answers(count: int) -> list[str]:
-    """Answers that no training reads."""
+    """Answers outside of every training."""
     answers = [answer for answer in Domain().answers() if is_answer_held_out(answer)]
     return random.Random(0).sample(answers, min(count, len(answers)))
 
 
 def share_understood(said: Sequence[str], heard: Sequence[str]) -> float:
-    """Of the words said, the share that was not got wrong; a sentence can be all wrong at worst."""
+    """The share of spoken words that was correct; a sentence counts at worst as completely wrong."""
     words = sum(len(text.split()) for text in said)
     wrong = sum(
         min(len(text.split()), word_errors(text, other)) for text, other in zip(said, heard, strict=True)
@@ -58,7 +58,7 @@ def recite(
 def speak(
     lm: Any, mimi: Any, texts: Sequence[str], spec: ModelSpec, tokenizer: TalkerTokenizer, condition: Any
 ) -> list[FloatArray]:
-    """The sound of each text, float32 ``[samples]``: upstream's generator, told by the server's scripts."""
+    """The sound of each text, float32 ``[samples]``: upstream's generator with the server's scripts."""
     rules = ScriptRules.of(spec)
     scripts = [Script(rules) for _ in texts]
     for script, text in zip(scripts, texts, strict=True):

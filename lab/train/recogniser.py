@@ -1,4 +1,4 @@
-"""An independent listener: Debian's pocketsphinx, held to a grammar of the domain or to none."""
+"""An independent recogniser: Debian's pocketsphinx, with a grammar of the domain or with none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _rule(name: str, alternatives: Sequence[str], *, public: bool = False) -> st
 
 
 def answers_grammar() -> str:
-    """A JSGF grammar of every answer's shape: any number may stand where a number stands."""
+    """A JSGF grammar of every answer's shape: any number may replace a number."""
     animals = [("an " if a[0] in "aeiou" else "a ") + a for a in SOUNDS]
     return (
         "#JSGF V1.0;\ngrammar answers;\n"
@@ -58,7 +58,7 @@ def answers_grammar() -> str:
 
 
 def questions_grammar() -> str:
-    """A JSGF grammar of every way to ask with nothing around it, held-out phrasings included."""
+    """A JSGF grammar of every phrasing without words around it, including held-out ones."""
     slots = {"add": ("<n>", "<n>"), "subtract": ("<n>", "<n>"), "count": ("<n>", "<n>")}
     named = {"colour": "<thing>", "sound": "<animal>", "next": "<when>"}
     asked = []
@@ -79,18 +79,18 @@ def questions_grammar() -> str:
 
 
 def without_silence(sound: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What can be heard of ``sound [samples]``, and a tenth of a second around it.
+    """The audible part of ``sound [samples]``, and a tenth of a second around it.
 
-    The recogniser takes seconds of a codec's silence for words, or gives up.
+    The recogniser takes seconds of a codec's silence for words, or fails.
     """
     loud, margin = loud_at(sound), SAMPLE_RATE // 10
     return sound[max(0, loud[0] - margin) : loud[-1] + margin] if loud.size else sound
 
 
 def recognise(clips: Sequence[NDArray[np.float32]], grammar: str | None = None) -> list[str]:
-    """What the recogniser hears in each clip, float32 ``[samples]`` at 24 kHz; empty where it hears nothing.
+    """The recogniser's text of each clip, float32 ``[samples]`` at 24 kHz; empty without one.
 
-    It is held to a JSGF grammar, or to English at large.
+    It uses a JSGF grammar, or general English.
 
     Silence before and after is cut off first.
 

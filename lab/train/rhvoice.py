@@ -1,4 +1,4 @@
-"""RHVoice's own library, which says when each word of what it speaks begins; its command does not.
+"""RHVoice's own library, which reports when each word begins; its command does not.
 
 The calls and callbacks of ``RHVoice.h`` (RHVoice 1.14), through ctypes.
 """
@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from lab.train.synthetic_voices import RHVOICE, RHVOICE_RUSSIAN, Voice
 
 SAMPLE_RATE = 24_000
-"""What the library makes unless its settings say otherwise; then it is not listened to."""
+"""The library's rate unless its settings differ; then its sound is not used."""
 BLOCK_SAMPLES = 2400
-"""It tells of a word before the block of sound in which the word begins, no more closely."""
+"""Samples of a block: the library reports a word before the block in which it begins, without a finer
+time."""
 
 _RATE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
 _SOUND = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_uint, ctypes.c_void_p)
@@ -101,10 +102,11 @@ class RHVoice:
         return 1
 
     def speak(self, voice: Voice, text: str) -> tuple[NDArray[np.int16], tuple[int, ...]]:
-        """Samples at :data:`SAMPLE_RATE`, and the first sample of each word, to half a block if alone in one.
+        """Samples at :data:`SAMPLE_RATE`, and the first sample of each word, exact to half a block if it is
+        the only one in its block.
 
         Raises:
-            ValueError: there is no such voice, or nothing to say.
+            ValueError: there is no such voice, or the text is empty.
         """
         rate, pitch = voice.of_its_own
         params = _SynthParams(
@@ -126,7 +128,8 @@ class RHVoice:
 
 
 def _within_blocks(marks: Sequence[int]) -> tuple[int, ...]:
-    """Where words may begin that were told of before the blocks at ``marks``; those of one block share it."""
+    """Estimated starts of words that were reported before the blocks at ``marks``; those of one block share
+    it."""
     starts = []
     for mark, group in groupby(marks):
         words = len(list(group))
@@ -135,10 +138,10 @@ def _within_blocks(marks: Sequence[int]) -> tuple[int, ...]:
 
 
 def require_rhvoice() -> None:
-    """Make sure that RHVoice's program, library and voices are there, before hours of work need them.
+    """Check that RHVoice's program, library and voices exist, before hours of work need them.
 
     Raises:
-        SystemExit: one is not.
+        SystemExit: one is missing.
     """
     told = "see https://github.com/RHVoice/RHVoice and CONTRIBUTING.md, or omit --rhvoice"
     if shutil.which("RHVoice-test") is None:

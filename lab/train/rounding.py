@@ -1,4 +1,4 @@
-"""Training with the rounding that is shipped: steps see rounded weights, and change those behind them.
+"""Training with the shipped rounding: steps use rounded weights, and update the weights behind them.
 
 The gradient of a rounded weight is taken for that of the weight itself (a straight-through estimator, Bengio
 et al. 2013).
@@ -20,7 +20,8 @@ BLOCK: Final = 32
 ROUNDED: Final = re.compile(r"(^|\.)(transformer|depformer)\.layers\..*weight$")
 """The matrices that the recipe "small" of onnx rounds to ``BITS`` in blocks of ``BLOCK``."""
 SEARCH_EVERY_STEPS: Final = 100
-"""A search for the scales of twelve million weights takes 4 s, rounding by known ones a fiftieth of that."""
+"""Steps between searches: a search for the scales of twelve million weights takes 4 s, rounding with known
+scales a fiftieth of that."""
 
 
 def is_rounded(name: str, weight: Tensor) -> bool:
@@ -29,7 +30,7 @@ def is_rounded(name: str, weight: Tensor) -> bool:
 
 
 def as_shipped(weight: Tensor) -> Blocks:
-    """``weight [out, in]`` as the graphs have it, with a searched scale for each block."""
+    """``weight [out, in]`` in the form of the graphs, with a searched scale for each block."""
     return round_matrix(weight.cpu().numpy(), BITS, BLOCK, search=True)
 
 
@@ -52,7 +53,7 @@ class Rounding:
         self._uses = 0
 
     def apply(self) -> None:
-        """Round, for a forward and a backward pass."""
+        """Round the weights for a forward and a backward pass."""
         if self._uses % SEARCH_EVERY_STEPS == 0:
             self._scales = [
                 torch.from_numpy(as_shipped(weight.data).scales).to(weight.device) for weight in self._weights
@@ -63,14 +64,14 @@ class Rounding:
             weight.data = rounded(weight.data, scales)
 
     def restore(self, *_: object) -> None:
-        """Put the weights back; a hook of the optimiser before its step."""
+        """Restore the weights; a hook of the optimiser before its step."""
         for weight, kept in zip(self._weights, self._kept, strict=bool(self._kept)):
             weight.data = kept
         self._kept = []
 
 
 def round_as_shipped(lm: Any) -> None:
-    """Round a language model for good."""
+    """Round a language model permanently."""
     with torch.no_grad():
         for name, weight in lm.named_parameters():
             if is_rounded(name, weight):

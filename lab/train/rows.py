@@ -25,18 +25,18 @@ FRAME_S: Final = 0.08
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Sound ``[samples]`` beside a track, sample for sample, and words, each with its second."""
+    """Sound ``[samples]`` parallel to a track, and words with their seconds."""
 
     pcm: FloatArray
     words: tuple[tuple[float, str], ...]
 
     def text(self, start_s: float = 0.0, stop_s: float = np.inf) -> str:
-        """The words from one second up to another."""
+        """The words between two times."""
         return " ".join(word for at_s, word in self.words if start_s <= at_s < stop_s)
 
 
 class Talker:
-    """A talker with so many rows; the likeliest text token is taken, whatever its folder says."""
+    """A talker with a number of rows; text is sampled greedily, whatever its folder's settings."""
 
     def __init__(self, model: str, backend: str | None = None, rows: int = 8) -> None:
         """Load a built-in model or a folder.
@@ -54,7 +54,7 @@ class Talker:
         self._sampling = SamplingParameters.from_generation(checkpoint.generation)
 
     def listen(self, tracks: Sequence[FloatArray]) -> list[Reply]:
-        """What is answered to each track, padded to whole frames."""
+        """The reply to each track, padded to whole frames."""
         replies: list[Reply] = []
         for start in range(0, len(tracks), self._rows):
             replies += self._listen(tracks[start : start + self._rows])

@@ -1,4 +1,4 @@
-"""The text stream of a spoken text, made by the state machine that the server reads texts with."""
+"""The text stream of a spoken text, made by the state machine of the server's texts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FRAME_RATE: Final = 12.5
 
 @dataclass(frozen=True, slots=True)
 class Cues:
-    """The text of one script, step by step: what is fed, int64 ``[S]``, and what the model should say.
+    """The text of one script, step by step: the input, int64 ``[S]``, and the model's expected output.
 
-    ``said`` int64 ``[S]`` asks for the next entry or not; ``counts`` bool ``[S]`` where that is its choice.
-    ``words_at`` are the steps in which words began.
+    ``said`` int64 ``[S]`` requests the next entry or not; ``counts`` bool ``[S]`` if that is the model's
+    choice. ``words_at`` are the steps in which words began.
     """
 
     fed: NDArray[np.int64]
@@ -31,7 +31,7 @@ class Cues:
 
 
 def reader_spec(config: Mapping[str, Any]) -> ModelSpec:
-    """What the server makes of a reader's configuration, as far as its texts are concerned."""
+    """The server's spec for a reader's configuration, as far as its texts are concerned."""
     lm = LMSpec(
         **{key: config[key] for key in ("dim", "num_layers", "num_heads", "context", "n_q", "dep_q", "card")},
         text_card=config["text_card"],
@@ -50,10 +50,10 @@ def entries_of(text: str, spec: ModelSpec, tokenizer: TalkerTokenizer) -> list[T
 
 
 def cues(entries: Sequence[TextEntry], starts: Sequence[int], rules: ScriptRules, steps: int) -> Cues:
-    """Let a model that always asks in time run through a script.
+    """Run a script with a model that always requests words in time.
 
-    ``starts`` are the frames of sound in which entries begin, the end (the last entry) included. The
-    machine has its own mind where they are closer together or further apart than it allows.
+    ``starts`` are the frames of sound in which entries begin, including the end (the last entry). The machine
+    deviates if they are closer together or further apart than it allows.
     """
     script = Script(rules)
     script.add(tuple(entries))

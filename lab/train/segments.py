@@ -3,9 +3,9 @@
 Usage: python -m lab.train.segments --questions out/train/questions --codec out/train/codec \\
            --out out/train/segments
 
-Held-out questions (--held-out) keep the colour of their voice, and are heard in held-out surroundings. A
-shard that is there is kept. Two processes share the work with --part 0/2 and --part 1/2. Composing codes is
-sound because the small codec looks back two seconds at most (its transformer's context is 25 frames).
+Held-out questions (--held-out) keep the colour of their voice, and have held-out surroundings. Existing
+shards are kept. Two processes share the work with --part 0/2 and --part 1/2. Composing codes is valid because
+the small codec looks back two seconds at most (its transformer's context is 25 frames).
 """
 
 from __future__ import annotations
@@ -34,30 +34,32 @@ from lab.train.surroundings import Surroundings
 
 FRAME_SAMPLES = 1920
 LEAD_FRAMES, DROPPED_FRAMES = 6, 4
-"""Noise encoded before a question, and how much of it is thrown away with the codec's cold start."""
+"""Frames of noise encoded before a question, and the number of them that is dropped with the codec's cold
+start."""
 TRAIL_FRAMES = 7
 EQUALISED = 0.5
-"""Of the questions, so many come through a microphone or a mouth of another colour."""
+"""Share of the questions with a microphone or a mouth of another colour."""
 GROUP = 10
-"""Questions that share the kinds of noise, room and line, and their level; each draws its own of a kind.
+"""Questions that share the kinds of noise, room and line, and their level; each draws its own noise of a
+kind.
 
 With 50, a shard had ten of these in all.
 """
 STRIP_FRAMES = 100
 PACED = 0.5
-"""Of what is heard in training, so much is faster or slower, by a factor between these."""
+"""Share of training speech that is faster or slower, and the range of the factor."""
 PACES = (0.85, 1.2)
 QUIET_STRIPS, MUSIC_STRIPS = 8, 3
-"""Of a shard; the last ones have music in them."""
+"""Numbers of strips of a shard; the last ones have music in them."""
 
 CodeArray = NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Codes ``[8, frames]`` of a question: it is heard from frame ``start`` to frame ``end``, inclusive.
+    """Codes ``[8, frames]`` of a question, which is in the frames ``start`` to ``end``, inclusive.
 
-    What is outside the domain has no words in ``question``.
+    Speech outside the domain has no words in ``question``.
     """
 
     codes: CodeArray
@@ -67,7 +69,7 @@ class Segment:
     answer: str
 
     def paced(self, factor: float) -> Segment:
-        """The same, ``factor`` times as long: frames are said twice or left out."""
+        """The same, ``factor`` times as long: frames are repeated or dropped."""
         frames = round(self.codes.shape[1] * factor)
         at = np.minimum(((np.arange(frames) + 0.5) / factor).astype(np.int64), self.codes.shape[1] - 1)
         return replace(
@@ -80,7 +82,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Surroundings of a kind: ``strip`` is codes ``[8, STRIP_FRAMES]`` of them alone; and what is asked."""
+    """Surroundings of a kind: ``strip`` is codes ``[8, STRIP_FRAMES]`` of them only; and the questions."""
 
     strip: CodeArray
     segments: tuple[Segment, ...]
@@ -89,7 +91,7 @@ class Scene:
 def encode(mimi: Any, pcm: FloatArray) -> CodeArray:
     """Codes ``[B, 8, frames]`` of float32 ``[B, samples]``.
 
-    One row at a time: ten together leave the cache and take 1.8 times as long.
+    It processes one row at a time: ten together exceed the cache and take 1.8 times as long.
     """
     with torch.no_grad():
         rows = [mimi.encode(row[None, None]) for row in torch.from_numpy(pcm)]
@@ -122,7 +124,7 @@ def make_scene(
 
 
 def _repeated(pcm: FloatArray, samples: int, loudness: float) -> FloatArray:
-    """``pcm`` over and over, ``[samples]``, as loud as is said."""
+    """``pcm`` repeated, ``[samples]``, at this loudness."""
     level = loudness / (float(np.sqrt(np.mean(pcm**2))) + 1e-9)
     return np.resize(pcm, samples) * np.float32(level)
 
@@ -130,7 +132,7 @@ def _repeated(pcm: FloatArray, samples: int, loudness: float) -> FloatArray:
 def make_quiet(
     rng: np.random.Generator, utterances: list[Utterance], mimi: Any, *, held_out: bool = False
 ) -> CodeArray:
-    """Codes ``[QUIET_STRIPS, 8, STRIP_FRAMES]`` without a speaker to us: noise, music, a crowd."""
+    """Codes ``[QUIET_STRIPS, 8, STRIP_FRAMES]`` without speech for us: noise, music, a crowd."""
     samples = (STRIP_FRAMES + 10) * FRAME_SAMPLES
     strips = []
     for index in range(QUIET_STRIPS):
@@ -158,16 +160,16 @@ def _rng(seed: int) -> np.random.Generator:
 
 
 def encoding_order(count: int, seed: int) -> list[list[int]]:
-    """Which of a shard's ``count`` utterances share a scene, and in what order."""
+    """The utterances of a shard's ``count`` that share a scene, and their order."""
     order = [int(index) for index in _rng(seed).permutation(count)]
     return [order[first : first + GROUP] for first in range(0, count, GROUP)]
 
 
 def make_shard(path: Path, source: Path, seed: int, mimi: Any, *, held_out: bool = False) -> None:
-    """Encode one shard of questions, in as many scenes as there are tens."""
+    """Encode one shard of questions, with a scene for every ten."""
     utterances = read_shard(source)
     rng = _rng(seed)
-    rng.permutation(len(utterances))  # spent on the order
+    rng.permutation(len(utterances))  # uses up the draw of the order
     order = encoding_order(len(utterances), seed)
     scenes = [
         make_scene(rng, [utterances[index] for index in group], mimi, held_out=held_out) for group in order
@@ -188,7 +190,7 @@ def make_shard(path: Path, source: Path, seed: int, mimi: Any, *, held_out: bool
 
 
 def read_segments(path: Path) -> tuple[list[Scene], CodeArray]:
-    """The scenes of a shard, and its strips in which nobody speaks ``[N, 8, STRIP_FRAMES]``."""
+    """The scenes of a shard, and its strips without speech ``[N, 8, STRIP_FRAMES]``."""
     with np.load(path) as shard:
         told = json.loads(str(shard["told"]))
         parts = np.split(shard["codes"], shard["ends"][:-1], axis=1)

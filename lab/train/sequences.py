@@ -1,4 +1,4 @@
-"""Streams of tokens as upstream's language models see them."""
+"""Streams of tokens in the form of upstream's language models."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from antiphon.arrays import FloatArray
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """The finished shards of a folder, in order: one that is still being written has another name."""
+    """The finished shards of a folder, in order: an unfinished one has another name."""
     return sorted(folder.glob("[0-9][0-9][0-9][0-9].npz"))
 
 

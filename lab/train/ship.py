@@ -7,9 +7,9 @@ Usage: python -m lab.train.ship --talker out/train/talker --codec out/train/code
        python -m lab.train.ship --reader out/train/reader --beside out/ship/tiny \\
            --out out/ship/tiny-tts
 
-A folder beside another one names that one's codec and has none of its own. Then
-`python lab/tools/ship_graphs.py FOLDER --recipe NAME` gives it its ONNX graphs (`small` for tiny, `int8`
-for the others), and `python -m lab.tools.built_in place FOLDER` puts it into the packages.
+With ``--beside`` a folder refers to the codec of another one and has none of its own. Then `python
+lab/tools/ship_graphs.py FOLDER --recipe NAME` gives it its ONNX graphs (`small` for tiny, `int8` for the
+others), and `python -m lab.tools.built_in place FOLDER` puts it into the packages.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tests.support.small_models import published_names
 LM_NAME, TOKENIZER_NAME = "model.safetensors", "tokenizer.model"
 CODEC_NAMES: Final = {"mimi_name": "mimi.safetensors", "mimi_config_name": "mimi_config.json"}
 SPEAKING: Final = {"temp": 0.3, "temp_text": 0.0, "top_k": 50, "top_k_text": 25}
-"""Text is the likeliest; a little chance keeps the voice from droning."""
+"""Text is sampled greedily; a little randomness prevents a monotonous voice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a trained model becomes: its names, what it is, how its tokens are drawn, what to say to it."""
+    """Properties of a shipped model: its names, its description, its sampling, sample questions."""
 
     name: str
     model_type: str
@@ -99,8 +99,8 @@ def _bfloat16(source: Path, target: Path) -> None:
 def ship(kind: str, trained: Path, codec: Path, out: Path, *, is_beside: bool = False) -> None:
     """Write the folder ``out``; the model is the best of its training, else the last.
 
-    ``codec`` is the folder of the codec: its trainer's, or with ``is_beside`` one shipped before, whose
-    files are named by relative path.
+    ``codec`` is the folder of the codec: its trainer's, or with ``is_beside`` one shipped before, whose files
+    are named by relative path.
 
     Raises:
         SystemExit: training has not written a checkpoint yet.
@@ -134,7 +134,7 @@ def ship(kind: str, trained: Path, codec: Path, out: Path, *, is_beside: bool = 
 
 
 def _codec(codec: Path, out: Path, *, is_beside: bool) -> dict[str, str]:
-    """What the configuration says of the codec, which is copied if it does not lie beside."""
+    """The configuration's entries for the codec, which is copied unless ``is_beside``."""
     if is_beside:
         return {key: os.path.relpath(codec / name, out) for key, name in CODEC_NAMES.items()}
     _bfloat16(codec / CODEC_NAMES["mimi_name"], out / CODEC_NAMES["mimi_name"])
@@ -143,7 +143,7 @@ def _codec(codec: Path, out: Path, *, is_beside: bool) -> dict[str, str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Write the folder and say how large it is."""
+    """Write the folder and print its size."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

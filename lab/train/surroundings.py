@@ -1,6 +1,6 @@
-"""What lies between a mouth and the model: noise, other speakers, a room, a level, a line.
+"""The path between a mouth and the model: noise, other speakers, a room, a level, a line.
 
-The kinds that training draws, and those of lab.train.held_out, which it never does.
+It has the kinds that training draws, and those of lab.train.held_out, which it does not.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ PACKET_SAMPLES: Final = 480
 """20 ms."""
 SOUND_SPEED: Final = 343.0
 MOST_IMAGES: Final = 15
-"""Of a box each way along a side: for a side of 1.4 m half a second would take 62."""
+"""Most image sources of a box in each direction along a side: for a side of 1.4 m half a second would take
+62."""
 CALM_SHARE: Final = 0.3
-"""Of training's scenes, so many have no surroundings but another level."""
+"""Share of training's scenes with no surroundings except for another level."""
 
 
 def box_response(size_m: tuple[float, float, float], absorbed: float, rng: np.random.Generator) -> FloatArray:
     """The impulse response of a box by its image sources, the direct sound first, half a second at most.
 
-    ``absorbed`` is the share of the sound's energy that a wall keeps; mouth and microphone stand anywhere.
-    Images reach as far as half a second does, but no further than ``MOST_IMAGES`` boxes each way.
+    ``absorbed`` is the share of the sound's energy that a wall absorbs; mouth and microphone have random
+    positions. Images cover half a second, but at most ``MOST_IMAGES`` boxes in each direction.
     """
     source, heard = (np.array([rng.uniform(0.15, 0.85) * side for side in size_m]) for _ in range(2))
     response = np.zeros(SAMPLE_RATE // 2, np.float32)
@@ -73,7 +74,7 @@ def _in_box(low_m: tuple[float, float, float], high_m: tuple[float, float, float
 
 
 def by_telephone(_rng: np.random.Generator, pcm: FloatArray, law: Law = Law.MU) -> FloatArray:
-    """Through 8 kHz, the band of a telephone and G.711."""
+    """Sound after 8 kHz, the band of a telephone and G.711."""
     longer = np.pad(pcm, (0, LONGEST_DELAY_SAMPLES))  # the delay's own end is cut off
     low = sphn.resample(longer[None], src_sample_rate=SAMPLE_RATE, dst_sample_rate=TELEPHONE_RATE)[0]
     spectrum = np.fft.rfft(low)
@@ -85,7 +86,8 @@ def by_telephone(_rng: np.random.Generator, pcm: FloatArray, law: Law = Law.MU) 
 
 
 def coarsely_coded(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-    """As a codec of few bits leaves it: in blocks of 20 ms, what is faint in a spectrum is rounded away."""
+    """Sound as after a low-bitrate codec: in blocks of 20 ms, faint parts of a spectrum are rounded to
+    zero."""
     blocks = _fitted(pcm, -(-pcm.size // PACKET_SAMPLES) * PACKET_SAMPLES).reshape(-1, PACKET_SAMPLES)
     spectrum = np.fft.rfft(blocks)
     step = rng.uniform(0.05, 0.3) * np.abs(spectrum).max(axis=1, keepdims=True) + 1e-6
@@ -102,7 +104,7 @@ def _by_opus(_rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
 
 
 def _with_lost_packets(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-    """A-law of which three packets of 20 ms in a hundred are lost."""
+    """A-law with three lost packets of 20 ms in a hundred."""
     heard = by_telephone(rng, pcm, Law.A)
     for start in np.flatnonzero(rng.random(pcm.size // PACKET_SAMPLES) < 0.03):
         heard[start * PACKET_SAMPLES : (start + 1) * PACKET_SAMPLES] = 0
@@ -119,9 +121,9 @@ def _through_a_loose_contact(rng: np.random.Generator, pcm: FloatArray) -> Float
 
 
 def _too_loud(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-    """Clipped, or bent where it is loud, as by a microphone that is shouted at.
+    """Clipped, or compressed where it is loud, as by an overdriven microphone.
 
-    Its top is a level of its own: speech is about 0.1 loud here, and faint noise alone passes unharmed.
+    The limit is an absolute level: speech is about 0.1 loud here, and only faint noise passes unchanged.
     """
     top = rng.uniform(0.07, 0.3)
     bent = np.tanh(pcm / top) if rng.random() < 0.5 else (pcm / top).clip(-1, 1)
@@ -164,7 +166,7 @@ LINES: Final[Mapping[str, Change]] = MappingProxyType(
 class Surroundings:
     """The surroundings of a scene: names of this module, "" for none; its noise's level below speech, a gain.
 
-    ``behind_db`` is how far below the speaker others talk, None for nobody.
+    ``behind_db`` is the level of other speakers below the speaker, None for none.
     """
 
     noise: str
@@ -176,7 +178,8 @@ class Surroundings:
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, *, held_out: bool = False) -> Surroundings:
-        """Six scenes in ten have noise; a third a room, a line, a fifth others; in training 0.3 are without.
+        """Six scenes in ten have noise; a third each a room and a line, a fifth other speakers; in training
+        0.3 have none.
 
         Noise is 8 to 36 dB below speech, in the tests 12 to 30.
         """
@@ -198,15 +201,15 @@ class Surroundings:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of its noise, room and line, of those that it has."""
+        """The names of its noise, room and line, if it has them."""
         return tuple(name for name in (self.noise, self.room, self.line) if name)
 
     def heard(
         self, rng: np.random.Generator, pcm: FloatArray, loudness: float, behind: FloatArray | None = None
     ) -> FloatArray:
-        """``pcm [samples]`` as the microphone gets it; ``loudness`` is the root mean square of its speech.
+        """``pcm [samples]`` at the microphone; ``loudness`` is the root mean square of its speech.
 
-        ``behind`` is what others say meanwhile, as loud as the speaker.
+        ``behind`` is other speakers' simultaneous speech, as loud as the speaker.
         """
         if self.behind_db is not None and behind is not None:
             pcm = pcm + behind * 10 ** (-self.behind_db / 20)

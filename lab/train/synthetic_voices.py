@@ -1,10 +1,9 @@
-"""The synthetic voices of the corpus: espeak-ng, flite, festival, RHVoice, Pico, and what Praat makes of it.
+"""The synthetic voices of the corpus: espeak-ng, flite, festival, RHVoice, Pico, and Praat's modifications.
 
 The first three are Debian's packages of those names, festival's voices festvox-kdlpc16k and
-festvox-us-slt-hts. The tests are spoken by the voices of lab.train.held_out alone, for which
-festvox-kallpc16k and freetts are needed besides. Of use where they are installed are RHVoice, its program
-RHVoice-test with the voices Bdl and Clb and, for Russian, Aleksandr, Anna, Elena and Irina, and SVOX Pico, of
-Debian's package libttspico-utils (non-free).
+festvox-us-slt-hts. The tests use only the voices of lab.train.held_out, which also need festvox-kallpc16k and
+freetts. Optional are RHVoice, its program RHVoice-test with the voices Bdl and Clb and, for Russian,
+Aleksandr, Anna, Elena and Irina, and SVOX Pico, from Debian's package libttspico-utils (non-free).
 """
 
 from __future__ import annotations
@@ -108,9 +107,10 @@ VARIANTS = (
     "RicishayMax3",
 )
 FLITE = ("slt", "awb")
-"""Of its others "rms" is held out, and "kal16" is made of the recordings of "kal_diphone" and "kevin16"."""
+"""Of its other voices "rms" is held out, and "kal16" is made of the recordings of "kal_diphone" and
+"kevin16"."""
 FESTIVAL = {"ked_diphone": "festvox-kdlpc16k", "cmu_us_slt_arctic_hts": "festvox-us-slt-hts"}
-"""Voices, and the packages they come in."""
+"""Voices, and their packages."""
 HELD_OUT_FESTIVAL = {"kal_diphone": "festvox-kallpc16k"}
 FREETTS_JARS = ("freetts", "en_us", "cmu_us_kal", "cmulex", "cmudict04")
 FREETTS_FOLDER = Path("/usr/share/java")
@@ -120,19 +120,19 @@ RHVOICE = ("bdl", "clb")
 RHVOICE_RUSSIAN = ("aleksandr", "anna", "elena", "irina")
 PICO = ("en-US", "en-GB")
 FURTHER: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({"rhvoice": RHVOICE, "pico": PICO})
-"""Synthesisers that training asks where it is told to, and their voices."""
+"""Synthesisers that training uses on request, and their voices."""
 FURTHER_SHARE = 0.3
-"""Of training's voices, for each of these that is asked, of what those before it have left."""
+"""Share of training's voices for each requested one, of the share that earlier ones leave."""
 OTHER_LANGUAGES = ("fr-fr", "de", "es", "it", "pl", "pt", "nl", "sv", "ru", "hi", "cmn", "tr")
-"""Spoken over English letters for sounds that English lacks; training of the codec only."""
+"""Used over English letters for sounds that English lacks, only in training of the codec."""
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
     """One way of speaking.
 
-    ``program`` is espeak-ng, flite, festival, rhvoice, pico or freetts; ``pitch`` is 0 to 99, 50 its own.
-    ``bending`` is a name of lab.train.bendings, in tests alone; "" leaves the voice as it is.
+    ``program`` is espeak-ng, flite, festival, rhvoice, pico or freetts; ``pitch`` is 0 to 99, with 50 for its
+    own. ``bending`` is a name of lab.train.bendings, only in tests; "" leaves the voice unchanged.
     """
 
     program: str
@@ -144,14 +144,14 @@ class Voice:
 
     @classmethod
     def read(cls, told: dict[str, Any]) -> Voice:
-        """The voice of which ``dataclasses.asdict`` told."""
+        """The voice from the values of ``dataclasses.asdict``."""
         throat = told.get("throat")
         return cls(**{**told, "throat": throat and Throat(**throat)})
 
     def command(self, text: str, wav: Path) -> list[str]:
-        """The command that speaks ``text`` into ``wav``; festival writes its phones beside it.
+        """The command that speaks ``text`` into ``wav``; festival also writes its phones.
 
-        RHVoice's reads the text from its standard input.
+        RHVoice's command reads the text from its standard input.
         """
         if self.program == "rhvoice":
             rate, pitch = self.of_its_own
@@ -183,7 +183,7 @@ class Voice:
         return round(self.words_per_minute / 160, 2), round(2 ** ((self.pitch - 50) / 50), 2)
 
     def _festival(self, text: str, wav: Path) -> str:
-        """The same as a program of festival's; speed and pitch are heeded by its diphone voices alone."""
+        """The same as a program of festival's; only its diphone voices apply speed and pitch."""
         quoted = text.replace("\\", "\\\\").replace('"', '\\"')
         mean = 105 * 2 ** ((self.pitch - 50) / 50)
         melody = f"(target_f0_mean {mean:.0f}) (target_f0_std 14) (model_f0_mean 170) (model_f0_std 34)"
@@ -218,7 +218,7 @@ def draw_voice(
 
 
 def _held_out_voice(rng: random.Random) -> Voice:
-    """A voice of the tests: every third is bent in a way that training has not."""
+    """A voice of the tests: every third is modified in a way that training does not have."""
     bending = rng.choice(kept.BENDINGS) if rng.random() < 1 / 3 else ""
     kind, speed, pitch = rng.random(), rng.randint(125, 200), rng.randint(20, 80)
     if kind < 0.5:
@@ -229,10 +229,10 @@ def _held_out_voice(rng: random.Random) -> Voice:
 
 
 def require_speakers(voices: Path = Path("/usr/share/festival/voices")) -> None:
-    """Make sure that every program and voice of Debian's that training needs is there, before hours of work.
+    """Check that every program and voice of Debian's that training needs exists, before hours of work.
 
     Raises:
-        SystemExit: one is not, with the command that installs it.
+        SystemExit: one is missing; the message has the command that installs it.
     """
     missing = [program for program in ("espeak-ng", "flite", "festival") if shutil.which(program) is None]
     missing += [package for name, package in FESTIVAL.items() if not any(voices.glob(f"*/{name}"))]
@@ -240,10 +240,10 @@ def require_speakers(voices: Path = Path("/usr/share/festival/voices")) -> None:
 
 
 def require_pico() -> None:
-    """Make sure that SVOX Pico is there.
+    """Check that SVOX Pico exists.
 
     Raises:
-        SystemExit: it is not.
+        SystemExit: it is missing.
     """
     if shutil.which("pico2wave") is None:
         raise SystemExit(
@@ -252,10 +252,10 @@ def require_pico() -> None:
 
 
 def require_held_out_speakers(voices: Path = Path("/usr/share/festival/voices")) -> None:
-    """Make sure that the voices of the tests are there, before hours of work need one of them.
+    """Check that the voices of the tests exist, before hours of work need one of them.
 
     Raises:
-        SystemExit: one is not, with the command that installs it.
+        SystemExit: one is missing; the message has the command that installs it.
     """
     missing = [program for program in ("espeak-ng", "flite", "festival") if shutil.which(program) is None]
     missing += [package for name, package in HELD_OUT_FESTIVAL.items() if not any(voices.glob(f"*/{name}"))]

@@ -3,9 +3,9 @@
 Usage: python -m lab.train.talker --segments out/train/segments --codec out/train/codec \\
            --out out/train/talker --minutes 120
 
-With --start it begins with the weights of a talker trained before, at a lower rate. Stops after
-``--minutes``, at the schedule's end, or on Ctrl-C or SIGTERM; saves every few minutes, keeps the checkpoint
-that answers best, and goes on where it was when run again. New segments are used as they appear.
+With --start it begins with the weights of a trained talker, at a lower rate. It stops after ``--minutes``, at
+the schedule's end, or on Ctrl-C or SIGTERM; saves every few minutes, keeps the checkpoint with the best
+answers, and resumes when run again. New segments are used as they appear.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ NEAR_CODES = 8
 
 
 def further(settings: Settings) -> Settings:
-    """The same for a talker that can add, speak and hear already; at 6 sums a step it forgot some."""
+    """The settings for a talker that can already add, speak and listen; at 6 sums a step it forgot some."""
     return replace(settings, sums=12, voice_every_steps=4, head_alone_steps=150)
 
 
 def many_times(settings: Settings, rows: int) -> Settings:
-    """The same with so many times the rows in a step, for a card."""
+    """The settings with a multiple of the rows in a step, for a GPU."""
     more = {name: rows * getattr(settings, name) for name in ("batch", "drills", "sums")}
     return replace(settings, **more)
 
 
 def recitable(domain: Domain) -> list[tuple[str, int]]:
-    """The answers with an end that is to be remembered, and where that starts."""
+    """The answers whose end is to be memorised, and the start of that end."""
     return [
         (fact.answer, 2 if intent == "count" else len(fact.answer.split()) - 1)
         for intent in ("count", "colour", "sound", "next")
@@ -71,7 +71,7 @@ def recitable(domain: Domain) -> list[tuple[str, int]]:
 
 
 def voicebox_in(folder: Path, codec: Path, mimi: Any, tokenizer: TalkerTokenizer) -> Voicebox:
-    """Every answer in codes, kept in a trainer's folder by what they are made of: codec and answers."""
+    """Every answer in codes, kept in a trainer's folder by codec and answers."""
     wanted = Domain().answers()
     made_of = hashlib.sha256((codec / "mimi.safetensors").read_bytes() + repr(wanted).encode())
     path = folder / f"voicebox-{made_of.hexdigest()[:12]}.npz"
@@ -115,7 +115,7 @@ class Trainer:
         self.look_for_segments()
 
     def look_for_segments(self) -> None:
-        """Take in the shards that appeared since."""
+        """Add the shards that appeared since."""
         for path in shards_in(self.segments):
             if path not in self.shards:
                 self.shards[path] = read_segments(path)
@@ -137,11 +137,11 @@ class Trainer:
 
     @property
     def is_rounding(self) -> bool:
-        """Whether steps see rounded weights by now."""
+        """Whether steps already use rounded weights."""
         return self.step >= self.settings.total_steps - self.settings.rounded_steps
 
     def judged(self) -> Any:
-        """The language model that is judged and shipped, rounded if the last steps see it so."""
+        """The language model that is judged and shipped, rounded if the last steps use it so."""
         lm = cast("Talker", self.course.judged).lm
         if self.settings.rounded_steps:
             lm = deepcopy(lm)
@@ -149,7 +149,7 @@ class Trainer:
         return lm
 
     def train_step(self) -> dict[str, float]:
-        """One batch; returns the parts of its loss."""
+        """Train on one batch; returns the parts of its loss."""
         settings = self.settings
         rng = np.random.default_rng((settings.seed, self.step))
         dialogues = [self.composer.draw(rng) for _ in range(settings.batch - settings.drills)]
@@ -175,7 +175,7 @@ class Trainer:
         return {name: part.item() for name, part in parts.items()}
 
     def notes(self) -> dict[str, float]:
-        """New shards, and from time to time the marks of held-out turns; the best checkpoint is kept."""
+        """New shards, and at intervals the marks of held-out turns; the best checkpoint is kept."""
         notes: dict[str, float] = {}
         if self.step % 200 == 0:
             self.look_for_segments()
@@ -189,14 +189,14 @@ class Trainer:
         return notes
 
     def save(self) -> None:
-        """Write everything needed to go on."""
+        """Write everything needed to resume."""
         self.rounding.restore()  # a step may have been interrupted
         self.course.save()
         write_lm(self.judged(), self.config, self.out / "last")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train, or go on training."""
+    """Train, or resume training."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

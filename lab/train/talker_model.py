@@ -1,4 +1,4 @@
-"""The small talker as it is trained: upstream's modules, what a step is made of, and its losses."""
+"""The small talker in training: upstream's modules, the composition of a step, and its losses."""
 
 from __future__ import annotations
 
@@ -20,69 +20,72 @@ from lab.train.sequences import ZERO, delay, misheard
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 RATE, FURTHER_RATE = 1.2e-3, 2e-4
-"""Peaks of the learning rate: from nothing, and from a talker trained before."""
+"""Peaks of the learning rate: from scratch, and from a trained talker."""
 SOON_FRAMES = 9
-"""A number that is counted follows the one before within so many frames."""
+"""A counted number follows the one before within this number of frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run is made of."""
+    """The settings of a run."""
 
     batch: int = 7
-    """Rows of a step, drills included."""
+    """Rows of a step, including drills."""
     drills: int = 2
     sums: int = 16
-    """So many short rows of sums are read besides, without any sound."""
+    """Number of additional short rows of sums, without any sound."""
     frames: int = 300
     peak_learning_rate: float = RATE
     warm_up_steps: int = 200
     total_steps: int = 14_500
     weight_decay: float = 0.05
     padding_weight: float = 0.5
-    """Of a padding token in the text's loss."""
+    """Weight of a padding token in the text's loss."""
     mark_weight: float = 3.5
-    """Of the mark before a word soon after another: the less, the more answers stop before their result."""
+    """Weight of the mark before a word soon after another: with a smaller one, more answers stop before their
+    result."""
     first_mark_weight: float = 2.0
-    """Of the mark before an answer: the more, the rather is a question that is heard in doubt answered.
+    """Weight of the mark before an answer: with a larger one, unclear questions are answered more often.
 
     A bias of 1 on that mark, in weights trained with 1, took wrong refusals of 138 questions from 19 to 9 %
     and refusals of 62 other turns from 84 to 58 %.
     """
     stopping_weight: float = 2.0
-    """Of a padding token between two words of an answer."""
+    """Weight of a padding token between two words of an answer."""
     ending_weight: float = 2.75
-    """Of a padding token soon after a word that no other follows as soon: an answer's last, or its pause.
+    """Weight of a padding token soon after a word that no other follows as soon: an answer's last, or its
+    pause.
 
-    With 2 counts went on past their end, with 3.5 some ended too soon: seen in single answers, not compared.
+    With 2 counts continued past their end, with 3.5 some ended too soon: seen in single answers, not
+    compared.
     """
     word_weight: float = 6.0
-    """Of a word's token: few frames have one, and they are what an answer is judged by."""
+    """Weight of a word's token: few frames have one, and they determine the answer."""
     text_weight: float = 2.0
     audio_weight: float = 0.5
     words_weight: float = 0.5
     sums_weight: float = 1.0
     words_layer: int = 3
-    """The layer that is made to spell the words it hears."""
+    """The layer that is trained to spell the words of the input."""
     speaking_frames_share: float = 0.4
     quiet_frames_share: float = 0.03
-    """Of the frames in which the talker speaks, and is silent, so many train its voice."""
+    """Share of the talker's silent frames during its speech that train its voice."""
     voice_every_steps: int = 1
     """Its own codes cost a fifth of a step."""
     head_alone_steps: int = 0
-    """So long the head that spells learns without changing the model, which knows words already."""
+    """Steps in which the spelling head learns without changing the model, which already has words."""
     misheard: float = 0.25
-    """Of what a row hears, at most so many codes are another one that sounds like it."""
+    """Largest share of a row's input codes replaced by similar-sounding ones."""
     averaged_steps: int = 400
-    """The average of the weights over about so many steps is judged and shipped."""
+    """The average of the weights over about this number of steps is judged and shipped."""
     rounded_steps: int = 1000
-    """The last steps see the weights rounded as they are shipped. With 0 they are judged as they are, too."""
+    """The last steps use the weights rounded as they are shipped. With 0 they are also judged unrounded."""
     judge_every_steps: int = 500
     seed: int = 3
 
     @property
     def schedule(self) -> Schedule:
-        """Of the learning rate."""
+        """The schedule of the learning rate."""
         return Schedule(
             self.peak_learning_rate,
             self.warm_up_steps,
@@ -129,8 +132,8 @@ def lm_config(text_card: int) -> dict[str, Any]:
 class Batch:
     """``codes`` int64 ``[B, 17, T]``; ``is_speaking`` bool ``[B, T]`` where the talker makes a sound.
 
-    ``is_text_trained`` bool ``[B, T]`` and ``is_voice_trained`` bool ``[B]`` say what the losses are of.
-    ``spans`` are questions heard: row, first input step, last one, word tokens.
+    ``is_text_trained`` bool ``[B, T]`` and ``is_voice_trained`` bool ``[B]`` select the content of the
+    losses. ``spans`` are questions in the input: row, first input step, last one, word tokens.
     """
 
     codes: Tensor
@@ -141,9 +144,9 @@ class Batch:
 
 
 def collate(dialogues: list[Dialogue], silence: CodeArray, tokenizer: TalkerTokenizer) -> Batch:
-    """Stack dialogues. A question's span ends before the first step that is fed a word of its answer.
+    """Stack dialogues. A question's span ends before the first step with a word of its answer as input.
 
-    What is outside the domain has no words, and no span.
+    Speech outside the domain has no words, and no span.
     """
     codes = np.stack([np.concatenate([d.text[None], d.talker, d.user]) for d in dialogues]).astype(np.int64)
     loud = (codes[:, 1:9] != silence[None, :, None]).any(1) | (codes[:, 0] != PAD)
@@ -165,10 +168,10 @@ def collate(dialogues: list[Dialogue], silence: CodeArray, tokenizer: TalkerToke
 
 
 class Talker(nn.Module):
-    """Upstream's LM, and beside it a head that spells what it hears (left out of the checkpoint)."""
+    """Upstream's LM, and a head that spells its input (not in the checkpoint)."""
 
     def __init__(self, config: Mapping[str, Any], settings: Settings, near: Tensor | None = None) -> None:
-        """``near`` ``[8, card, N]`` are the codes that each may be taken for."""
+        """``near`` ``[8, card, N]`` are the codes that may replace each."""
         super().__init__()
         self.settings, self.near = settings, near
         self.lm: Any = loaders.get_moshi_lm(None, lm_kwargs=dict(config), device="cpu", dtype=torch.float32)
@@ -176,16 +179,16 @@ class Talker(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is; batches are on the CPU."""
+        """The device of the model; batches are on the CPU."""
         return self.words_head.weight.device
 
     def read(self, batch: Batch, rng: np.random.Generator) -> tuple[Tensor, Read, Tensor]:
-        """The loss of the text, what the model has made of it, and all targets ``[B, 17, T]``."""
+        """The loss of the text, the model's outputs, and all targets ``[B, 17, T]``."""
         lm, settings, codes = self.lm, self.settings, batch.codes
         initial = lm._get_initial_token().cpu().expand(codes.shape[0], -1, -1)
         delayed = torch.cat([initial, delay(lm.delays, codes, initial)], dim=2)
         inputs = delayed[:, :, :-1].clone()
-        if self.near is not None:  # the stream before those that are heard is left as it is
+        if self.near is not None:  # the stream before the input streams is unchanged
             inputs[:, lm.dep_q :] = misheard(inputs[:, lm.dep_q :], self.near, rng, settings.misheard)
         inputs = forgetful(inputs, rng, lm.dep_q)
         made = read(lm, inputs.to(self.device))
@@ -210,7 +213,7 @@ class Talker(nn.Module):
         return parts
 
     def _voice_loss(self, batch: Batch, hidden: Tensor, targets: Tensor, rng: np.random.Generator) -> Tensor:
-        """Of the talker's own codes in some of the frames."""
+        """Loss of the talker's own codes in some of the frames."""
         lm, settings = self.lm, self.settings
         share = torch.where(batch.is_speaking, settings.speaking_frames_share, settings.quiet_frames_share)
         share = share * batch.is_voice_trained[:, None]
@@ -248,7 +251,7 @@ class Talker(nn.Module):
 
 
 def text_weights(text: Tensor, settings: Settings) -> Tensor:
-    """What each token of ``text [B, T]`` counts in the loss."""
+    """Weight of each token of ``text [B, T]`` in the loss."""
     is_soon = soon_after_words(text)
     goes_on = soon_after_words(text.flip(1)).flip(1)
     stopping = torch.where(goes_on, settings.stopping_weight, settings.ending_weight)
@@ -259,7 +262,7 @@ def text_weights(text: Tensor, settings: Settings) -> Tensor:
 
 
 def soon_after_words(text: Tensor) -> Tensor:
-    """Where one of the ``SOON_FRAMES`` before has a word, bool like ``text [B, T]``."""
+    """Where one of the last ``SOON_FRAMES`` has a word, bool like ``text [B, T]``."""
     is_word = ((text != PAD) & (text != EPAD)).float()
     reached = functional.max_pool1d(functional.pad(is_word[:, None], (SOON_FRAMES, 0)), SOON_FRAMES, 1)
     return reached[:, 0, : text.shape[1]] > 0

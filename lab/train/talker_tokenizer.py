@@ -18,7 +18,8 @@ EPAD, PAD = 0, 3
 
 
 class TalkerTokenizer:
-    """Words to token ids. ``EPAD`` takes the unknown's place and ``PAD`` the padding's, as in Moshi."""
+    """Words to token ids. ``EPAD`` has the id of the unknown token and ``PAD`` that of padding, as in
+    Moshi."""
 
     def __init__(self, path: Path) -> None:
         self.model = sentencepiece.SentencePieceProcessor(model_file=str(path))
@@ -27,8 +28,8 @@ class TalkerTokenizer:
     def made(cls, path: Path, *, is_forgiving: bool = False) -> TalkerTokenizer:
         """The tokenizer at ``path``, made there if it is missing.
 
-        A forgiving one takes capitals for small letters, figures to twenty and "+ - =" for their words, and
-        passes over punctuation.
+        A forgiving one maps capitals to small letters, figures to twenty and "+ - =" to their words, and
+        ignores punctuation.
         """
         if not path.exists():
             with tempfile.TemporaryDirectory() as folder:
@@ -53,7 +54,7 @@ class TalkerTokenizer:
 
     @property
     def size(self) -> int:
-        """How many ids there are."""
+        """The number of ids."""
         return int(self.model.get_piece_size())
 
 
@@ -76,7 +77,7 @@ def _trained(rules: dict[str, Any]) -> bytes:
 
 
 def forgiving_rules() -> str:
-    """SentencePiece's table of what is read as what: code points in hexadecimal, a line for each rule."""
+    """SentencePiece's table of replacements: code points in hexadecimal, a line for each rule."""
     spoken = {str(number): word for number, word in enumerate(NUMBERS)} | {
         "+": "plus",
         "-": "minus",

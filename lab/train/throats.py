@@ -1,6 +1,6 @@
-"""Another speaker's throat, made of a recording by Praat.
+"""Another speaker's throat, made from a recording by Praat.
 
-By the package praat-parselmouth (GPL 3; nothing that is shipped imports it).
+It uses the package praat-parselmouth (GPL 3; no shipped code imports it).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 class Throat:
     """Another speaker's throat and pace.
 
-    Formants, the swing of the pitch and the time it takes are multiplied; the pitch gets another median.
+    Formants, the range of the pitch and the duration are multiplied; the pitch gets another median.
     """
 
     formant_ratio: float
@@ -27,18 +27,18 @@ class Throat:
 
     @classmethod
     def drawn(cls, rng: random.Random) -> Throat:
-        """From a tall man's to a child's, in a hurry or at leisure, each part by itself."""
+        """From a tall man's to a child's, fast or slow, each part independently."""
         return cls(
             rng.uniform(0.78, 1.26), 70 * 3.8 ** rng.random(), rng.uniform(0.3, 1.8), rng.uniform(0.75, 1.35)
         )
 
     def bent(self, pcm: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
-        """``pcm [samples]`` as this throat says it: Praat's "Change gender" (PSOLA).
+        """``pcm [samples]`` with this throat: Praat's "Change gender" (PSOLA).
 
-        The same samples every time. What Praat refuses, as too short or without a pitch to measure, is left
-        as it is, and so is what it makes no numbers of.
+        The result is deterministic. Sound that Praat refuses, as too short or without a pitch, is unchanged,
+        and so is sound for which it returns NaN.
         """
-        # Without a seed one in 300 ends 60 ms earlier or later: Praat draws noise for what has no voice.
+        # Without a seed one in 300 ends 60 ms earlier or later: Praat draws noise for unvoiced sound.
         parselmouth.praat.run("random_initializeWithSeedUnsafelyButPredictably (1)")
         sound = parselmouth.Sound(pcm.astype(np.float64), rate)
         change = (60.0, 400.0, self.formant_ratio, self.median_hz, self.swing_ratio, self.duration_ratio)

@@ -3,7 +3,7 @@
 Usage: python -m lab.train.tts_trainer --readings out/train/readings --codec out/train/codec \\
            --out out/train/reader --minutes 40
 
-Stops and goes on as lab.train.talker does. Readings are used as they appear.
+It stops and resumes like lab.train.talker. New readings are used as they appear.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ GUIDANCES: Final = ("1.0", "2.0", "3.0")
 MODEL_ID: Final = {"sig": "tiny", "epoch": 1}
 NOT_LM: Final = ("model_type", "model_id", "tts_config")
 RATE, FURTHER_RATE = 1.5e-3, 5e-4
-"""Peaks of the learning rate: from nothing, and from a reader trained before."""
+"""Peaks of the learning rate: from scratch, and from a trained reader."""
 SCHEDULE: Final = Schedule(peak_learning_rate=RATE, warm_up_steps=150, total_steps=4000)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run is made of."""
+    """The settings of a run."""
 
     short_batch: int = 24
     long_batch: int = 8
     long_share: float = 0.4
-    """Of the batches; about as many steps lie in either kind."""
+    """Share of the batches; both kinds have about the same number of steps."""
     text_weight: float = 0.5
     quiet_frames_share: float = 0.15
-    """Of the frames of silence, so many train the voice."""
+    """Share of the frames of silence that train the voice."""
     nobody_share: float = 0.05
-    """Of the texts, so many are read without a voice's file."""
+    """Share of the texts without a voice's file."""
     forgotten_codes: float = 0.05
     averaged_steps: int = 200
-    """The average of the weights over about so many steps is judged and shipped."""
+    """The average of the weights over about this number of steps is judged and shipped."""
     judge_every_steps: int = 500
     seed: int = 8
 
@@ -134,7 +134,7 @@ def lm_config(text_card: int) -> dict[str, Any]:
 
 
 def voice_embeddings() -> dict[str, Tensor]:
-    """The voices as their files have them, ``[1, width, frames]``: any vectors that are always the same."""
+    """The voices in their files' form, ``[1, width, frames]``: arbitrary constant vectors."""
     return {
         name: torch.randn(
             1, SPEAKER_WIDTH, SPEAKER_FRAMES, generator=torch.Generator().manual_seed(1 + place)
@@ -144,7 +144,7 @@ def voice_embeddings() -> dict[str, Tensor]:
 
 
 def condition(voice: Tensor | None, guidance: str | None) -> ConditionAttributes:
-    """What upstream's ``TTSModel.make_condition_attributes`` makes of a voice and a guidance."""
+    """The result of upstream's ``TTSModel.make_condition_attributes`` for a voice and a guidance."""
     positions = MAX_SPEAKERS * SPEAKER_FRAMES
     source, mask = torch.zeros(1, positions, SPEAKER_WIDTH), torch.zeros(1, positions, dtype=torch.bool)
     if voice is not None:
@@ -154,7 +154,7 @@ def condition(voice: Tensor | None, guidance: str | None) -> ConditionAttributes
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """A reading with its script: codes ``[8, frames]``, the steps' text, whose voice it is."""
+    """A reading with its script: codes ``[8, frames]``, the steps' text, its voice."""
 
     codes: CodeArray
     cues: Cues
@@ -170,9 +170,9 @@ class Scripted:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``tokens`` int64 ``[B, 9, S]`` as they are fed, before delays; ``said`` and ``counts`` as in a script.
+    """``tokens`` int64 ``[B, 9, S]`` as input, before delays; ``said`` and ``counts`` as in a script.
 
-    ``is_loud`` bool ``[B, S]``: in this step some codebook speaks something other than silence.
+    ``is_loud`` bool ``[B, S]``: in this step some codebook has something other than silence.
     """
 
     tokens: Tensor
@@ -182,7 +182,7 @@ class Batch:
 
 
 def collate(items: Sequence[Scripted], silence: CodeArray, rules: ScriptRules) -> Batch:
-    """Stack readings, shorter ones padded with what has no meaning and is not trained."""
+    """Stack readings, shorter ones padded with values that are not trained."""
     steps = max(item.cues.fed.size for item in items)
     tokens = np.full((len(items), 9, steps), ZERO, np.int64)
     tokens[:, 0] = PAD
@@ -264,11 +264,11 @@ class Trainer:
 
     @property
     def readings(self) -> int:
-        """How many readings there are."""
+        """The number of readings."""
         return sum(len(shard) for shard in self.shards.values())
 
     def look_for_readings(self) -> None:
-        """Take in the shards that appeared since."""
+        """Add the shards that appeared since."""
         for path in shards_in(self.folder):
             if path.name not in self.shards:
                 self.shards[path.name] = [
@@ -289,7 +289,7 @@ class Trainer:
         self.silence = items[0].codes[:, -1]
 
     def _draw(self, rng: np.random.Generator) -> list[Scripted]:
-        """A batch of like lengths: neighbours in the order of length."""
+        """A batch of similar lengths: neighbours in the order of length."""
         is_long = rng.random() < self.settings.long_share
         pool = self.long if is_long or not self.short else self.short
         size = min(len(pool), self.settings.long_batch if is_long else self.settings.short_batch)
@@ -298,7 +298,7 @@ class Trainer:
         return [pool[first + int(index)] for index in rng.choice(spread, size, replace=False)]
 
     def train_step(self) -> dict[str, float]:
-        """One batch; returns the parts of its loss."""
+        """Train on one batch; returns the parts of its loss."""
         settings = self.settings
         rng = np.random.default_rng((settings.seed, self.step))
         drawn = self._draw(rng)
@@ -317,7 +317,7 @@ class Trainer:
         return {name: part.item() for name, part in parts.items()}
 
     def notes(self) -> dict[str, float]:
-        """New shards, and from time to time a recital; the best checkpoint is kept."""
+        """New shards, and at intervals a recital; the best checkpoint is kept."""
         notes: dict[str, float] = {}
         if self.step % 200 == 0:
             self.look_for_readings()
@@ -334,7 +334,7 @@ class Trainer:
         return notes
 
     def save(self) -> None:
-        """Write everything needed to go on."""
+        """Write everything needed to resume."""
         self.course.save()
         write_lm(self.course.judged, self.config, self.out / "last")
         voices = self.out / "voices"
@@ -346,7 +346,7 @@ class Trainer:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train, or go on training."""
+    """Train, or resume training."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

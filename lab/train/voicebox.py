@@ -1,4 +1,4 @@
-"""The talker's side of dialogues in codes: what it says, word by word, and its silence."""
+"""The talker's side of dialogues in codes: its words, and its silence."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lab.train.segments import FRAME_SAMPLES, CodeArray, encode
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 LEAD_FRAMES = 1
-"""By so much the text of an answer runs ahead of its sound."""
+"""Frames by which the text of an answer is ahead of its sound."""
 TAIL_FRAMES = 4
 COLD_FRAMES = 10
-"""Encoded before an answer, and thrown away with the codec's cold start."""
+"""Frames encoded before an answer, and dropped with the codec's cold start."""
 
 
 class Voicebox:
-    """Each answer encoded once, silence once: codes ``[8, T]`` and text tokens ``[T]`` by sentence."""
+    """Each answer and silence, encoded once: codes ``[8, T]`` and text tokens ``[T]`` by sentence."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Voicebox:
 
     @classmethod
     def encoded(cls, mimi: Any, answers: dict[str, Answer], tokenizer: TalkerTokenizer) -> Voicebox:
-        """Of spoken answers."""
+        """The voicebox of spoken answers."""
         silence = encode(mimi, np.zeros((1, 50 * FRAME_SAMPLES), np.float32))[0]
         codes, text = {}, {}
         for sentence, answer in answers.items():
@@ -54,7 +54,7 @@ class Voicebox:
 
     @classmethod
     def kept_in(cls, path: Path, tokenizer: TalkerTokenizer) -> Voicebox:
-        """What :meth:`keep` wrote."""
+        """Read the output of :meth:`keep`."""
         with np.load(path) as kept:
             sentences = [str(one) for one in kept["sentences"]]
             ends = kept["ends"][:-1]
@@ -63,7 +63,7 @@ class Voicebox:
             return cls(kept["silence"], codes, text, tokenizer)
 
     def keep(self, path: Path) -> None:
-        """Write everything: a megabyte, from which a trainer begins without speaking or encoding."""
+        """Write everything: a megabyte, with which a trainer begins without synthesis or encoding."""
         part = path.with_suffix(".part.npz")
         np.savez(
             part,
@@ -76,15 +76,15 @@ class Voicebox:
         part.replace(path)
 
     def has_said(self, tokens: Sequence[int]) -> bool:
-        """Whether every one of these words stands in an answer, and not only at its end."""
+        """Whether every one of these words occurs in an answer, and not only at its end."""
         return self._parts.keys() >= set(tokens)
 
     def put_together(
         self, tokens: Sequence[int], rng: np.random.Generator
     ) -> tuple[CodeArray, NDArray[np.int16]]:
-        """What no answer says, in pieces of answers: its sound ``[8, T]`` and its text ``[T]``.
+        """A text that no answer has, in pieces of answers: its sound ``[8, T]`` and its text ``[T]``.
 
-        It ends with its last word; that one's sound is never heard.
+        It ends with its last word, whose sound is never used.
         """
         parts = [self._parts[token][int(rng.integers(len(self._parts[token])))] for token in tokens[:-1]]
         places = np.cumsum([0, *(part.shape[1] for part in parts)])
@@ -95,7 +95,7 @@ class Voicebox:
 
 
 def text_stream(answer: Answer, frames: int, tokenizer: TalkerTokenizer) -> NDArray[np.int16]:
-    """The text tokens ``[frames]`` of an answer whose first word stands in frame 0."""
+    """The text tokens ``[frames]`` of an answer whose first word is in frame 0."""
     text, previous = np.full(frames, PAD, np.int16), -1
     for word, start_s in zip(answer.words, answer.starts_s, strict=True):
         for token in tokenizer.encode(word):
@@ -107,5 +107,5 @@ def text_stream(answer: Answer, frames: int, tokenizer: TalkerTokenizer) -> NDAr
 
 
 def words_at(text: NDArray[np.int16]) -> NDArray[np.int64]:
-    """The frames of ``text [T]`` in which a word stands."""
+    """The frames of ``text [T]`` with a word."""
     return np.flatnonzero((text != PAD) & (text != EPAD))

@@ -1,9 +1,9 @@
-"""When each word of the spoken questions begins: their synthesisers are asked once more, and tell.
+"""Finds when each word of the spoken questions begins: their synthesisers run once more, and report it.
 
 Usage: python -m lab.train.word_times --questions out/train/questions --out out/train/word-times
 
-Every synthesiser says the same thing twice in the same time, so nothing has to be recognised. A shard that is
-there is kept. Each shard names its utterances in the order in which lab.train.segments encodes them.
+Every synthesiser takes the same time for the same text, so no recognition is needed. Existing shards are
+kept. Each shard names its utterances in the order in which lab.train.segments encodes them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lab.train.synthetic_voices import SAMPLE_RATE, Voice
 
 FRAME_S = FRAME_SAMPLES / SAMPLE_RATE
 TOLERANCE_S = 0.03
-"""An utterance that takes longer or shorter by more than this when said again is left out."""
+"""An utterance whose length differs by more than this in the second run is excluded."""
 
 UNTIMED = ("freetts", "pico", "kokoro", "recording")
 """Synthesisers that do not tell; Kokoro told when it spoke, where it could."""
@@ -40,15 +40,15 @@ UNTIMED = ("freetts", "pico", "kokoro", "recording")
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """How long an utterance lasts, and when its words start, from its first sample; none if unknown."""
+    """The length of an utterance, and the starts of its words from its first sample; empty if unknown."""
 
     seconds: float
     starts_s: tuple[float, ...]
 
     def starts_in(self, segment: Segment) -> tuple[float, ...]:
-        """The starts in frames of the segment that holds this utterance, to half a frame.
+        """The starts in frames of the segment with this utterance, to half a frame.
 
-        A segment knows the frames in which it begins and ends; the middle of what these allow is taken.
+        A segment has the frames in which it begins and ends; the middle of the allowed range is used.
         """
         frames = self.seconds / FRAME_S
         first = max(segment.start, segment.end - frames)
@@ -58,14 +58,14 @@ class Spoken:
 
 @dataclass(slots=True)
 class Listener:
-    """Says utterances again and takes the time of their words."""
+    """Speaks utterances again and records the times of their words."""
 
     espeak: Espeak = field(default_factory=Espeak)
     rhvoice: RHVoice | None = None
     _counts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def times(self, utterance: Utterance) -> Spoken:
-        """When the words of an utterance start in its sound; of what is outside the domain it tells none."""
+        """The starts of an utterance's words in its sound; empty for speech outside the domain."""
         voice, text = utterance.voice, utterance.turn.question
         if utterance.starts_s:
             words = utterance.starts_s if utterance.turn.intent not in WORDLESS else ()
@@ -91,7 +91,7 @@ class Listener:
         return pcm.astype(np.float32), rate, tuple(start / rate for start in starts)
 
     def _rhvoice(self, voice: Voice, text: str) -> tuple[NDArray[np.float32], int, tuple[float, ...]]:
-        """No starts where RHVoice takes words together or apart."""
+        """The starts are empty if RHVoice joins or splits words."""
         self.rhvoice = self.rhvoice or RHVoice()
         pcm, starts = self.rhvoice.speak(voice, text)
         told = len(starts) == len(text.split())
@@ -117,7 +117,7 @@ def starts_by_phones(
 ) -> tuple[float, ...]:
     """When each word of a sentence starts: ``phones`` end at their times, ``counts`` are those of a word.
 
-    Where the sentence has more or fewer phones than its words alone, they share them in proportion.
+    If the sentence has more or fewer phones than its separate words, they share them in proportion.
     """
     starts, previous_end = [], 0.0
     for phone, end in phones:
@@ -131,7 +131,8 @@ def starts_by_phones(
 
 
 def _phones(voice: Voice, text: str, wav: Path) -> list[tuple[str, float]]:
-    """flite's or festival's phones and the time in seconds at which each ends; the sound goes to ``wav``."""
+    """flite's or festival's phones and the time in seconds at which each ends; the sound is written to
+    ``wav``."""
     if voice.program == "flite":
         command = [*voice.command(text, wav), "-psdur"]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -144,7 +145,7 @@ def _phones(voice: Voice, text: str, wav: Path) -> list[tuple[str, float]]:
 
 
 def make_shard(path: Path, source: Path, seed: int, listener: Listener) -> int:
-    """Write the times of one shard of questions; returns how many utterances could not be timed."""
+    """Write the times of one shard of questions; returns the number of utterances that could not be timed."""
     utterances = read_shard(source)
     spoken = [listener.times(one) for one in utterances]
     order = encoding_order(len(utterances), seed)
@@ -172,7 +173,7 @@ def read_word_times(path: Path) -> list[Spoken]:
 
 
 def check_fit(segments: Sequence[Segment], times: Sequence[Spoken], path: Path) -> None:
-    """Compare a shard's segments with the times at ``path``: how many, how long, how many words.
+    """Compare a shard's segments with the times at ``path``: number, lengths, word counts.
 
     Raises:
         ValueError: the times are of other segments, or of these in another order.
@@ -193,7 +194,7 @@ def check_fit(segments: Sequence[Segment], times: Sequence[Spoken], path: Path) 
 
 
 def starts_of(segments: Sequence[Segment], times: Sequence[Spoken]) -> list[tuple[float, ...]]:
-    """Each segment's word starts in its own frames; empty where they are not known."""
+    """Each segment's word starts in its own frames; empty if they are unknown."""
     return [spoken.starts_in(segment) for segment, spoken in zip(segments, times, strict=True)]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ALLOWED = ("torch", "triton", "numpy", "safetensors", "msgspec", "prometheus_client")
 BROUGHT = ("typing_extensions", "sympy", "mpmath", "jinja2", "markupsafe", "networkx", "filelock", "fsspec")
-"""What torch's own wheels bring."""
+"""Packages in torch's own wheels."""
 
 SOURCE = """
 import sys
@@ -30,6 +30,6 @@ sys.meta_path[:] = [OnlyThese if finder is PathFinder else finder for finder in 
 
 
 def bare_environment(folder: Path) -> dict[str, str]:
-    """Variables under which each Python started has only these packages."""
+    """Variables with which a new Python has only these packages."""
     (folder / "sitecustomize.py").write_text(SOURCE.format(allowed=(*ALLOWED, *BROUGHT)))
     return os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""What is measured of a voice agent: the arithmetic, and one turn, one interruption and one question live."""
+"""Measurements of a voice agent: the arithmetic, and one live turn, interruption and question."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FRAME = b"\1\0" * (RATE * 80 // 1000)
 def test_sound_is_played_as_it_comes_and_what_follows_speech_is_not_heard() -> None:
     reply = HeardReply()
     reply.take(FRAME, 10.0)
-    reply.take(FRAME, 10.01)  # ahead of what plays
+    reply.take(FRAME, 10.01)  # ahead of playback
     reply.words.append(("one", reply.samples))
-    reply.take(FRAME, 10.5)  # what came before was over at 10.16
+    reply.take(FRAME, 10.5)  # the earlier sound ended at 10.16
     reply.words.append(("two", reply.samples))
     assert reply.first_s == 10.0
     assert reply.end_s == pytest.approx(10.58)

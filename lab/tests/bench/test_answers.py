@@ -1,4 +1,4 @@
-"""Answers by form: the marks of a small model, the interval, and what the page says of what was lost."""
+"""Answers by form: the marks of a small model, the interval, and the text about losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measurement of calls through Asterisk: stamps do not count, and damage does."""
+"""The measurement of calls through Asterisk ignores stamps and detects damage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAID = 0.2 * np.random.default_rng(1).standard_normal(24 * FRAME).astype(np.floa
 
 
 def echoed(phase: int) -> FloatArray:
-    """What was said, 0.25 s later, with a stamp of 64 samples in each frame."""
+    """The input, 0.25 s later, with a stamp of 64 samples in each frame."""
     heard: FloatArray = np.concatenate([np.zeros(2000, np.float32), SAID, np.zeros(4000, np.float32)])
     for start in range(phase, heard.size - 64, FRAME):
         heard[start : start + 64] = 0.5 * np.random.default_rng(start).choice([-1, 1], 64)

@@ -1,4 +1,4 @@
-"""Versions of the server by turns, at small scale."""
+"""Versions of the server in alternation, at small scale."""
 
 from __future__ import annotations
 

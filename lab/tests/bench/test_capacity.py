@@ -1,4 +1,4 @@
-"""The arithmetic of capacity, and the whole benchmark once on a load of one."""
+"""The arithmetic of capacity, and the whole benchmark once with a load of one."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ def test_the_whole_benchmark_runs_in_seconds_when_quick(tmp_path: Path) -> None:
     words = ["--quick", "--formats", "opus", "--limit", "1", "--out", str(tmp_path)]
     assert server_capacity.main(words) == 0
     values = json.loads((tmp_path / "server-capacity.json").read_text())
-    # Whether one session is held for a second is up to the machine; that the answer is one of the two is not.
+    # Whether one session is held for a second depends on the machine; that the answer is one of the two does
+    # not.
     assert values["capacity"] in ({"opus": 0}, {"opus": 1})
     tried = [attempt for name, attempt in values["attempts"].items() if name.startswith("opus/")]
     assert (tried[-1]["faults"] == []) == (values["capacity"] == {"opus": 1})

@@ -1,4 +1,4 @@
-"""What the benchmark of a cold start reads of an installation, and what it says."""
+"""The start-up benchmark's reading of an installation, and its text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.bench.turns import summary
 
 
 def distribution(site: Path, name: str, sizes: dict[str, int]) -> None:
-    """A package as pip leaves it, one of whose files was taken away again."""
+    """A package as pip installs it, one of whose files was removed."""
     info = site / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""The benchmark of models on a CPU, small, once; and what it says of a long call."""
+"""The benchmark of models on a CPU, small, once; and its text about a long call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lab.bench.onnx_work import Node, Work, products
 
 
 def few_measured(folder: Path, form: str, rows: int, threads: int) -> dict[str, int]:
-    """Two of the forms, which are a process each."""
+    """Two of the forms, each in a process."""
     if folder.name == "mimi-small" and form in ("upstream", "int8"):
         return measure_memory(folder, form, rows, threads)
     return {"weights_bytes": 9_000_000, "state_bytes": 1, "running_bytes": 2, "peak_bytes": 9_000_002}
@@ -27,7 +27,7 @@ def few_measured(folder: Path, form: str, rows: int, threads: int) -> dict[str, 
 
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where small graphs are exported to by the first who needs them."""
+    """The folder of small graphs, exported by the first user."""
     return tmp_path_factory.mktemp("graphs")
 
 

@@ -1,4 +1,4 @@
-"""Some faults of the matrix in short calls; what is asserted are counts, not times."""
+"""Some faults of the matrix in short calls; the assertions are about counts, not times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The built-in recogniser writes something of every question that begins with the audio."""
+"""The built-in recogniser transcribes at least a word of every question that begins with the audio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench of front ends runs, and its arithmetic is right."""
+"""The bench of front ends runs, and its arithmetic is correct."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ BOUNDED = (
     *("chat", "stt", "tts", "live", "realtime", "form", "ogg", "recording"),
     *("voice", "seam", "folder", "config"),
 )
-"""What strangers send, and one of each other kind: instrumenting the server takes most of a short run."""
+"""Untrusted input, and one of each other kind: instrumenting the server takes most of a short run."""
 
 
 def fuzzed(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

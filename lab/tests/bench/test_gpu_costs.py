@@ -1,4 +1,4 @@
-"""What a tick is computed to cost: its parts, and what they rest on."""
+"""The computed cost of a tick: its parts and their sources."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_decision_has_the_table_that_is_computed() -> None:
 
 
 def test_one_call_is_more_than_half_launches() -> None:
-    """Above 6 ms on an H100: launches and their instructions are more than half of it."""
+    """It is above 6 ms on an H100: launches and their instructions are more than half of it."""
     alone_ms = tick_ms(stage_costs(MOSHI, 1, 1, H100), H100)
     assert 6 < alone_ms < 6.5
 
@@ -92,7 +92,8 @@ def test_a_card_is_known_by_its_name() -> None:
 @pytest.mark.parametrize("name", published_sizes())
 @pytest.mark.parametrize("is_int8", [False, True])
 def test_what_a_backend_says_of_itself_is_what_shapes_say(name: str, is_int8: bool) -> None:
-    """Bytes within 3 %: shared sets of the depformer weigh their mean. Launches within 7 %."""
+    """Bytes agree within 3 %: shared sets of the depformer count with their mean. Launches agree within 7
+    %."""
     size, form = published_sizes()[name], Form.of(is_int8=is_int8)
     mimi, model = empty_modules(size, form)
     generator = Generator(model.prepare(int8=is_int8), lm_spec(size))

@@ -1,4 +1,5 @@
-"""A model on the second of several cards: what its executor runs, between ticks too, runs there."""
+"""A model on the second of several GPUs: everything that its executor launches, also between ticks, runs
+there."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def host_buffer(_: TorchRows, buffer: Tensor) -> Tensor:
 
 @contextmanager
 def fake_card(patch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
-    """Tensors are fake; what an executor reads on the host is zeros."""
+    """Tensors are fake; values that an executor reads on the host are zeros."""
     numpy_types = {torch.int64: np.int64, torch.float32: np.float32}
     patch.setattr(TorchRows, "_host_buffer", host_buffer)
     patch.setattr(TensorSpec, "positions", lambda spec, _: AGE if spec.position else None)
@@ -53,7 +54,7 @@ def fake_card(patch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
 def executor_on(
     device: str, patch: pytest.MonkeyPatch, *, overcommit: float = 1.0
 ) -> Iterator[tuple[TorchFrames, FakeCuda]]:
-    """An executor of a duplex model, whose rows share pages with ``overcommit`` above 1."""
+    """An executor of a duplex model, whose rows share pages if ``overcommit`` is above 1."""
     with fake_card(patch) as cuda:
         mimi, model = empty_modules(SIZE, Form.of(is_int8=True), "auto", device)
         generator = Generator(model.prepare(int8=True), lm_spec(SIZE))
@@ -102,7 +103,8 @@ METHODS = PROMPTS | {
 
 
 def test_all_that_an_executor_launches_runs_on_its_own_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton launches on a thread's current card: with another one's pointers an error, or garbage."""
+    """Triton launches on a thread's current GPU: with another one's pointers the result is an error, or
+    garbage."""
     with executor_on(SECOND, monkeypatch, overcommit=1.5) as (executor, cuda):
         assert executor.pool is not None
         for name, method in METHODS.items():

@@ -1,4 +1,4 @@
-"""What each form of weights asks of a card: kernels it runs as they are, or a refusal."""
+"""The cost of each form of weights on a GPU: kernels that it runs directly, or a refusal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.backends.torch.recorded import Recorder, places_of, stages_of
 
 ROWS = 24
 MOST_KERNELS, MOST_WRITTEN_BYTES = 1.2, 0.1e9
-"""Of INT8's kernels, and of all that a tick of the language model writes."""
+"""Limits for INT8's kernels, and for all bytes that a tick of the language model writes."""
 
 
 def int8(weight: Tensor) -> nn.Module:
@@ -59,11 +59,11 @@ FORMS: dict[str, tuple[Callable[[Tensor], nn.Module], bool, str | None]] = {
     "int8-static": (stepped, True, r"a fixed step for inputs \(int8-static\)"),
     "int4": (int4, True, "INT4 weights"),
 }
-"""How linears are made, whether inputs are rounded, and what a refusal names."""
+"""The maker of linears, whether inputs are rounded, and the text of a refusal."""
 
 
 def with_form(make: Callable[[Tensor], nn.Module], model: LanguageModel) -> None:
-    """Give the linears that recipes round another form."""
+    """Give another form to the linears that recipes round."""
     names = [
         name for name, child in model.named_modules() if isinstance(child, Linear) and follows_recipe(name)
     ]
@@ -77,7 +77,7 @@ def with_form(make: Callable[[Tensor], nn.Module], model: LanguageModel) -> None
 def kernels_and_bytes(
     make: Callable[[Tensor], nn.Module], *, rounds_input: bool
 ) -> tuple[int, int, str | None]:
-    """Kernels of the language model of moshi-7b, all they write, and the refusal."""
+    """Kernels of the language model of moshi-7b, the bytes they write, and the refusal."""
     size, refusal = published_sizes()["moshi-7b"], None
     with fake_cuda(), torch.no_grad():
         mimi, model = empty_modules(size, Form(False, KVForm.INT8), "auto", "cuda")

@@ -1,4 +1,4 @@
-"""The machine code of every launch of a tick, counted on a machine without a card."""
+"""The machine code of every launch of a tick, counted on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.backends.torch.fake_cuda import Launch, fake_cuda
 from tests.backends.torch.machine_code import count, machine_code
 
 ROWS = (1, 4, 16, 128)
-"""Of the buckets, those whose tiles differ most; ``python -m lab.bench.gpu_kernels`` has all."""
+"""The buckets whose tiles differ most; ``python -m lab.bench.gpu_kernels`` has all."""
 ON_AMPERE = ("attend_limbs", "choose_tokens", "make_and_multiply", "multiply_rows", "prepare_rows")
 MAY_FUSE = (
     "attend_limbs",
@@ -33,12 +33,14 @@ MAY_FUSE = (
     "prepare_rows",
     "write_window",
 )
-"""Kernels that fuse multiply-adds: attention, an exact quotient, an exact sine. No other may."""
+"""Kernels that may fuse multiply-adds: attention, an exact quotient, an exact sine. Other kernels must
+not."""
 
 
 @pytest.fixture(scope="module")
 def launches() -> list[Launch]:
-    """One launch of each kernel and shape; what differs in runtime integers alone is not compiled again."""
+    """One launch of each kernel and shape; launches that differ only in runtime integers are not compiled
+    again."""
     found: dict[object, Launch] = {}
     plain = launches_of(["moshi-7b"], [ROWS[-1]], Form.of(is_int8=False))
     packed = [
@@ -58,9 +60,9 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_every_launch_of_a_tick_is_within_bounds(launches: list[Launch], tmp_path: Path) -> None:
-    """Nothing spilled, straight code short, no barrier before a product's loop, weights at memory's rate.
+    """Nothing spilled, short straight code, no barrier before a product's loop, weights at memory's rate.
 
-    Where the machine code has rules for the order of memory, they hold too.
+    If the machine code has rules for the order of memory, they are checked, too.
     """
     assert len({launch.name for launch in launches}) == 17
     wrong = []
@@ -74,7 +76,7 @@ def test_every_launch_of_a_tick_is_within_bounds(launches: list[Launch], tmp_pat
             assert_released_and_acquired(ptx)
         if launch.name == "join_past":  # every thread has read the past before one writes it
             assert ptx.rindex("ld.global") < ptx.rindex("bar.sync") < ptx.rindex("st.global")
-        if launch.name == "write_window":  # a card's own exp, sin and cos are off by too much in long calls
+        if launch.name == "write_window":  # the GPU's own exp, sin and cos are too inexact for long calls
             assert ".approx" not in ptx
         if launch.name not in MAY_FUSE:
             assert "fma.rn.f32" not in ptx, launch.name
@@ -110,7 +112,7 @@ def attention_over(form: KVForm, head_dim: int) -> Launch:
 
 @pytest.mark.parametrize("form", KVForm)
 def test_attention_compiles_from_the_least_width_of_heads_and_not_below(form: KVForm) -> None:
-    """An interpreted kernel takes any width."""
+    """An interpreted kernel accepts any width."""
     least = LEAST_HEAD_DIM[form]
     assert attention_over(form, least).compiled(HOPPER).asm["cubin"]
     assert attention_over(form, least).compiled(AMPERE).asm["cubin"]

@@ -1,4 +1,4 @@
-"""What a production tick holds on a card at a time, on fake CUDA tensors, beside what sizing charges."""
+"""The memory of a production tick on a GPU at a time, on fake CUDA tensors, compared with the sizing."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.backends.torch.recorded import places_of, stages_of, tensors_of
 INT8 = Form.of(is_int8=True)
 ROWS = 16
 TICK_ROW_BYTES = 1_725_000
-"""Of a row, at the peak: a convolution of Mimi with its input; stages follow each other."""
+"""Bytes of a row at the peak: a convolution of Mimi with its input; stages follow each other."""
 
 
 class LiveBytes(TorchDispatchMode):
-    """Bytes of all tensors made inside that are still there, and the most there were at a time."""
+    """Bytes of all live tensors that were made inside, and their maximum."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -57,7 +57,7 @@ class LiveBytes(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", published_sizes())
 def test_a_tick_holds_what_sizing_charges_and_a_little_of_its_reserve(name: str) -> None:
-    """Weights and state are charged, within half a percent; ticks add less than a fifth of the reserve."""
+    """Weights and state are counted within half a percent; ticks add less than a fifth of the reserve."""
     size = published_sizes()[name]
     with fake_cuda(), torch.no_grad(), LiveBytes() as live:
         mimi, model = empty_modules(size, INT8, "auto", "cuda")

@@ -1,4 +1,4 @@
-"""The published sizes with random weights: their arithmetic is that of what is allocated."""
+"""The published sizes with random weights: their arithmetic equals the allocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Parity of a card with a CPU: what its check lets pass, and what it catches, without a card."""
+"""Parity of a GPU with a CPU: the differences that the check accepts, and those that it finds, without a
+GPU."""
 
 from __future__ import annotations
 
@@ -46,13 +47,13 @@ def attentions(backend: HostBackend) -> list[SelfAttention]:
 
 
 def wrap(thing: object, name: str, changed: Callable[..., Any]) -> None:
-    """Let a method of one object go through ``changed``, which is given the method first."""
+    """Replace a method of one object by ``changed``, which gets the method first."""
     method = getattr(thing, name)
     vars(thing)[name] = lambda *given, **named: changed(method, *given, **named)
 
 
 def add_noise(backend: HostBackend) -> None:
-    """What another rounding does: 1e-3 in attention, two units in the last place of norms."""
+    """The effect of another rounding: 1e-3 in attention, two units in the last place of norms."""
     random = torch.Generator().manual_seed(1)
 
     def noisy(method: Any, *given: Any) -> Tensor:
@@ -73,7 +74,7 @@ def add_noise(backend: HostBackend) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LateRing(KVRing):
-    """It writes a slot further than it should."""
+    """It writes one slot too far."""
 
     def write(self, step: Step, slots: Tensor, k: Tensor, v: Tensor) -> None:
         KVRing.write(self, step, (slots + 1) % self.capacity, k, v)
@@ -81,7 +82,7 @@ class LateRing(KVRing):
 
 @dataclass(frozen=True, slots=True)
 class OthersScales(KVRing):
-    """A head's values are read by the scales of another."""
+    """A head's values are read with the scales of another."""
 
     def read_part(self, step: Step, run: Run | None, part: str, length: int) -> Tensor:
         values = KVRing.read_part(self, step, run, part, length)

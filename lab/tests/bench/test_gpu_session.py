@@ -1,4 +1,4 @@
-"""The session on a card, where there is none: shrunk models, kernels interpreted, few packages installed."""
+"""The session without a GPU: shrunk models, interpreted kernels, few packages installed."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_step_that_fails_or_does_not_end_costs_no_other(
 def test_parity_marks_what_comes_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_same: bool, mark: str
 ) -> None:
-    """A plan whose parity differs has all its times."""
+    """A plan with differing parity has all its times."""
     monkeypatch.setattr(gpu_session, "run_step", lambda *_: {"s": 1.0, "result": {"is_same": is_same}})
     assert run_plan(gpu_session.arguments(["--plan", "first", "--out", str(tmp_path)])) == 0
     found = json.loads((tmp_path / "first.json").read_text())
@@ -102,7 +102,7 @@ def test_parity_marks_what_comes_after_it(
 
 
 def test_what_is_timed_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is one way to time a callable, and on a card it is a graph; no other module has events."""
+    """There is one way to time a callable, and on a GPU it is a graph; no other module uses events."""
     captured: list[object] = []
 
     def capture(run: object) -> None:
@@ -129,7 +129,7 @@ def test_mimi_is_timed_as_the_server_runs_it() -> None:
         with Recorder() as decoded:
             codec.decode(torch.zeros(rows, size.codebooks, 1, dtype=torch.int64, device="cuda"), step)
     for recorder, stage in ((encoded, "encode"), (decoded, "decode")):
-        around = 5  # what the stage copies into and out of its buffers
+        around = 5  # copies into and out of the stage's buffers
         assert 0 <= NODES["moshi-7b", stage].int8 - len(recorder.kernels) <= around
 
 

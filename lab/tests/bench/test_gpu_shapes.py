@@ -1,7 +1,7 @@
-"""Ticks of the published sizes, as on a GPU, on fake CUDA tensors: a device, a dtype and a shape alone.
+"""Ticks of the published sizes, as on a GPU, on fake CUDA tensors: only a device, a dtype and a shape.
 
-As on a card, it is an error to mix tensors with the CPU's, to read a value, or to multiply what does not fit.
-What a tick asks of torch, and the Triton kernels it launches, are counted: on a card about a kernel each.
+As on a GPU, it is an error to mix tensors with the CPU's, to read a value, or to multiply other shapes. A
+tick's calls of torch, and the Triton kernels that it launches, are counted: on a GPU about a kernel each.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.backends.torch.recorded import HOST_WAITS, Recorder, tensors_of
 
 MANY_ROWS = 2 * SHORT_ROWS
 COUNTED = {**NODES, ("tts-1.6b", "encode"): Launches(279, 279, 279, 279)}
-"""What costs are computed of: they may only become fewer. Served, text to speech has no encoder."""
+"""The counts in the computed costs, which may only decrease. In service, text to speech has no encoder."""
 
 RARE_STAGES, RARE_KERNELS = ("reset_rows", "reset_encoders"), 28
-"""Stages of a call's first ticks alone."""
+"""Stages of a call's first ticks only."""
 
 
 def check_operations(name: str, stage: Stage) -> None:
-    """Nothing waits for the host, and every tensor is the card's."""
+    """Nothing waits for the host, and every tensor is on the GPU."""
     for one in stage.operations:
         where = f"{name}: {one.name}"
         assert one.name not in HOST_WAITS, where
@@ -66,7 +66,7 @@ def test_a_tick_stays_on_the_card(name: str, is_int8: bool, rows: int) -> None:
 
 
 def test_without_kernels_a_tick_stays_on_the_card_too() -> None:
-    """Some 20,000 operations a tick: what runs where Triton does not is a way out, no way to serve."""
+    """It has about 20,000 operations a tick, so it is a fallback and no way to serve."""
     form = Form.of(is_int8=True)
     for name, stage in traced(published_sizes()["stt-1b"], form, 2, "torch").items():
         check_operations(name, stage)
@@ -81,7 +81,8 @@ def test_a_tick_of_moshi_has_few_kernels(rows: int, most: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, FEW_ROWS + 1, MOST_ROWS, MOST_ROWS + 1])
 def test_a_linear_is_two_launches_at_most(rows: int) -> None:
-    """One for a few rows; with no product of torch's, whose int32 would be written and read again."""
+    """It is one for a few rows; no product of torch's is used, whose int32 would be written and read
+    again."""
     with fake_cuda() as cuda, torch.device("cuda"):
         linear = Int8Linear(torch.empty(48, 64, dtype=torch.int8), torch.empty(48))
         x, residual = (torch.empty(rows, width, dtype=torch.bfloat16) for width in (64, 48))

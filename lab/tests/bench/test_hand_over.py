@@ -1,4 +1,4 @@
-"""The bench of calls that are handed over: one that was lost is no success, and the report has it."""
+"""The bench of handed-over calls: a lost call is no success, and the report shows it."""
 
 from __future__ import annotations
 

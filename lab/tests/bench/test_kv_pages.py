@@ -1,4 +1,4 @@
-"""The simulated rule of shared pages: nothing ends without overcommit, and short calls allow more of it."""
+"""The simulated rule of shared pages: no call ends without overcommit, and short calls allow more of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions on Apple silicon, computed from published sizes, as their page shows; the soak's verdicts."""
+"""Sessions on Apple silicon, computed from published sizes, as on their page; the soak's verdicts."""
 
 from __future__ import annotations
 

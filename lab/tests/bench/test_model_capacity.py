@@ -1,4 +1,4 @@
-"""The whole benchmark of speech to text, once, on a load of one."""
+"""The whole benchmark of speech to text, once, with a load of one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ def test_the_whole_benchmark_runs_in_seconds_when_quick(tmp_path: Path) -> None:
     options = ["--backend-option", "threads=1", "weights=compute", "--backend-option", "dtype=bfloat16"]
     assert model_capacity.main(["--quick", "--out", str(tmp_path), *options]) == 0
     values = json.loads((tmp_path / "stt-capacity.json").read_text())
-    # Whether one session is held for a second is up to the machine; that the answer is one of the two is not.
+    # Whether one session is held for a second depends on the machine; that the answer is one of the two does
+    # not.
     assert values["capacity"] in (0, 1)
     searched = values["attempts"]["search/1/0"]
     assert searched["lost"] == 0

@@ -1,4 +1,4 @@
-"""The benchmark of Pocket-TTS at several callers, with a small model."""
+"""The benchmark of Pocket-TTS with several callers and a small model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated telephone line: nothing that the model says is lost, and the delay does not grow."""
+"""A simulated telephone line: no output of the model is lost, and the delay does not grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that are timed by turns, and what is said of their times."""
+"""Calls timed in alternation, and the text about their times."""
 
 from __future__ import annotations
 

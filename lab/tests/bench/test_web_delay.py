@@ -1,4 +1,4 @@
-"""What a call's delays come to, and the whole benchmark once for seconds."""
+"""The statistics of a call's delays, and the whole benchmark once for seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.bench.harness import BenchError, Values
 
 
 def lines(delays_ms: list[float], *, gaps: int = 0) -> list[Values]:
-    """What a page says once a second."""
+    """The page's lines, once a second."""
     said = [
         {"at_s": float(second), "state": "live", "mouthToEarMs": delay, "gaps": gaps, "late": 0, "lost": 0}
         for second, delay in enumerate(delays_ms)

@@ -99,7 +99,7 @@ def test_the_system_is_fetched_into_its_own_folder_in_the_versions_that_run_here
     assert "asimddp" in (tmp_path / "root/proc/cpuinfo").read_text()
     asked.clear()
     aarch64.emulated_python(tmp_path, "cortex-a72")
-    assert asked == []  # it is there
+    assert asked == []  # it exists
 
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

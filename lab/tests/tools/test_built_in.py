@@ -13,7 +13,7 @@ from lab.tools.built_in import SERVER, WEIGHTS, main, place, whole
 
 def test_a_whole_folder_has_weights_and_graphs(tmp_path: Path) -> None:
     whole(tmp_path)
-    whole(tmp_path)  # a second time replaces the links
+    whole(tmp_path)  # a second run replaces the links
     for name in BUILTIN:
         built_in, one_folder = load_checkpoint(name), load_checkpoint(str(tmp_path / name))
         assert one_folder.absent == {}

@@ -1,4 +1,4 @@
-"""The clips that the clients ship: small, mono speech at one loudness, made by lab/tools/make_clips.py."""
+"""The clips of the clients: small, mono speech at one loudness, made by lab/tools/make_clips.py."""
 
 from __future__ import annotations
 

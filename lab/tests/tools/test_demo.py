@@ -1,4 +1,4 @@
-"""`make demo`: its verdict is the exit code, and it leaves no server behind."""
+"""`make demo`: its verdict is the exit code, and it leaves no server running."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT_S = 500
 
 @pytest.fixture
 def speech(tmp_path: Path) -> Path:
-    """A second of something loud, 13 frames of it."""
+    """A second of loud sound, 13 frames."""
     path = tmp_path / "speech.wav"
     samples = 8000 * np.sin(np.arange(24_000) / 10)
     with wave.open(str(path), "wb") as file:
@@ -47,7 +47,7 @@ def test_every_frame_in_time_is_success(tmp_path: Path, speech: Path) -> None:
     output, errors = _demo(tmp_path, *options).communicate(timeout=TIMEOUT_S)
     assert "the reply:" in output, errors
     with wave.open(str(tmp_path / "reply.wav")) as reply:
-        assert reply.getnframes() == 12 * 1920  # a talker has nothing to say to the first frame
+        assert reply.getnframes() == 12 * 1920  # a talker has no reply to the first frame
     (url,) = re.findall(r"speaking to (\S+)", output)
     assert not _is_open(url)
 

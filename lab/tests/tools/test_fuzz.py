@@ -1,4 +1,4 @@
-"""Every input of the corpus is read or refused; a fuzzer's finding ends it, with the input and a word."""
+"""Every input of the corpus is read or refused; a fuzzer's finding ends it, with the input and a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every planted fault stands ready to be planted, and planting one says whether its tests notice."""
+"""Every planted fault can be planted, and planting one reports whether its tests find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How built-in models share their graphs."""
+"""Sharing of graphs between built-in models."""
 
 from __future__ import annotations
 

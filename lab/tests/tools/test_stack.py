@@ -1,4 +1,4 @@
-"""What the stack's tool reads and writes without a container: trees of files, bills, pages."""
+"""The stack's tool without a container: trees of files, bills of materials, pages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_same_words_is_what_a_patient_worker_has_with_steps_of_one_shape() -> No
 
 
 def test_an_image_for_cards_takes_no_wheels_of_this_machine(tmp_path: Path) -> None:
-    """Beside pip's index lies torch for this machine's CPU, which pip would take for newer."""
+    """Pip's index also has torch for this machine's CPU, which pip would take for newer."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     listed = f"global.cert='/none.crt'\nglobal.find-links='{wheels}'\n"

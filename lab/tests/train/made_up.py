@@ -1,4 +1,4 @@
-"""Scenes and voices that the training's tests make up."""
+"""Scenes and voices for the tests of the training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lab.train.segments import STRIP_FRAMES, CodeArray, Scene, Segment
 
 TINY = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny"
 SENTENCES = ("two plus three is five", "the sky is blue", "hello nice to meet you")
-"""What is answered; what is not understood gets a refusal."""
+"""Questions with answers; other sentences get a refusal."""
 
 
 def scene_of_questions(rng: np.random.Generator, frames: int = 20) -> Scene:

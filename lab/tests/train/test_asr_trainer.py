@@ -1,4 +1,4 @@
-"""The recogniser's recipe: word times, passages, what the server reads off them, a trainer that goes on."""
+"""The recogniser's recipe: word times, passages, their decoding by the server, a trainer that resumes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rooms() -> list[Room]:
 
 
 def told_by(text: NDArray[np.int16], tokenizer: TalkerTokenizer) -> list[tuple[str, float]]:
-    """What the server makes of the tokens of a session."""
+    """The server's decoding of the tokens of a session."""
     words = WordAssembler(TIMING, tokenizer.decode)
     events = [event for token in text for event in words.feed(int(token))] + words.finish(1e9)
     return [(event.text, event.start_s) for event in events if isinstance(event, Word)]
@@ -155,7 +155,7 @@ def test_a_paced_line_has_its_words_where_they_are_heard(rooms: list[Room]) -> N
         assert new.codes.shape[1] == round(27 * factor)
         assert paced.words == line.words
         source = [int((old.codes == frame[:, None]).all(axis=0).argmax()) for frame in new.codes.T]
-        assert source[new.end] in (old.end - 1, old.end)  # a frame may be left out
+        assert source[new.end] in (old.end - 1, old.end)  # a frame may be dropped
         assert source[new.end + 1] > old.end
         assert source[new.start] in (old.start, old.start + 1)
         for before, after in zip(range(27), np.arange(27) * factor, strict=True):
@@ -191,7 +191,7 @@ def test_what_is_outside_the_domain_is_heard_and_nothing_is_written(
         heard += int(foreign.sum())
         assert not any(foreign[round(start)] for start, _ in passage.words if round(start) < 200)
         written = np.flatnonzero((passage.text != PAD) & (passage.text != EPAD))
-        assert passage.is_wordless[written].sum() <= 1  # the last word of what came before
+        assert passage.is_wordless[written].sum() <= 1  # the last word of the previous passage
         assert not foreign.any() or passage.is_wordless.any() or foreign.argmax() > 180
     assert heard > 60 * 27 * 0.3
     only = PassageComposer([Room(rooms[0].strip, (other,))], [rooms[0].strip], composer.cold, tokenizer, 200)
@@ -262,7 +262,7 @@ def small_lm(**arguments: Any) -> LMModel:
 
 
 def published(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Weights by the names that attention's have in published files."""
+    """Weights with attention's published names."""
     names = {"in_projs.0.weight": "in_proj_weight", "out_projs.0.weight": "out_proj.weight"}
     found = dict(weights)
     for name in weights:

@@ -16,7 +16,7 @@ from lab.train.rounding import BLOCK, is_rounded
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, built_in: Path) -> Path:
-    """A trainer's folder in which every weight is that of tiny-stt and 0.5 more."""
+    """A trainer's folder whose weights are those of tiny-stt plus 0.5."""
     folder = tmp_path_factory.mktemp("trained")
     shipped = built_in / "tiny-stt"
     weights = load_file(shipped / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Real coders leave speech as long, in time and recognisable, each with what its bits cost."""
+"""Real coders keep the length and timing of speech, and keep it recognisable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of training: every trainer that has a log is in it, and a step taken twice counts once."""
+"""The picture of training includes every trainer with a log, and counts a repeated step once."""
 
 from __future__ import annotations
 

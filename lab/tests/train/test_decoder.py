@@ -1,4 +1,4 @@
-"""The codec's decoder goes on with what the models say, in their own voices."""
+"""The codec's decoder is trained further on the models' output, in their own voices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dialogues in codes: who speaks when, what is refused, and what is trained of it."""
+"""Dialogues in codes: the order of speech, refusals, and their trained parts."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_what_is_not_understood_is_refused_after_a_breath_and_not_in_the_midst_o
             elif following is not None:
                 went_on += 1
                 assert following.start < reply - 1
-                interrupted = asked.start + STOP_FRAMES  # what was said before is over
+                interrupted = asked.start + STOP_FRAMES  # the earlier speech is over
                 assert (dialogue.text[interrupted : following.end + REFUSAL_FRAMES - 1] == PAD).all()
             else:
                 owed += 1
@@ -162,7 +162,7 @@ def test_sums_are_read_by_themselves(voicebox: Voicebox, tokenizer: TalkerTokeni
         assert dialogue.is_text_trained.sum() == (spoken == is_).sum() > 0
         assert not dialogue.is_voice_trained
     quiet = voicebox.silence[:, None]
-    assert 0 < sum((dialogue.user == quiet).all() for dialogue in read) < 20  # to nobody, or to a speaker
+    assert 0 < sum((dialogue.user == quiet).all() for dialogue in read) < 20  # to none, or to a speaker
 
 
 def test_what_no_answer_says_is_put_together_from_answers(

@@ -1,4 +1,4 @@
-"""The built-in recogniser writes down questions in voices that its training did not have."""
+"""The built-in recogniser transcribes questions in voices that are not in its training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.launch import free_port, running_server
 async def test_questions_in_held_out_voices_are_written_down(tmp_path: Path) -> None:
     rng, domain = random.Random("dictated"), Domain()
     drawn = (plan(rng, domain, Asked(held_out=True)) for _ in range(400))
-    # fewer are a game of chance: of 24 once drawn 11 % of the words were wrong, of 120 with them 5 %
+    # fewer are too noisy: of 24 once drawn 11 % of the words were wrong, of 120 with them 5 %
     plans = list(islice((one for one in drawn if one[0].intent in PHRASINGS), 96))
     asked = [
         Utterance(turn, voice, stretch, trim(speak(voice, turn.question))) for turn, voice, stretch in plans

@@ -1,4 +1,4 @@
-"""What is asked and answered: every word has a token, sums add up, grammars know every way to ask."""
+"""Questions and answers: every word has a token, sums add up, grammars contain every phrasing."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_silence_around_what_is_heard_is_cut_off() -> None:
     sound[12_000:24_000] = 0.1
     assert without_silence(sound).size == pytest.approx(12_000 + 2 * 2400, abs=480)
     assert (without_silence(sound) == sound[12_000 - 2400 :][: without_silence(sound).size]).all()
-    assert without_silence(sound * 0.01).size == sound.size  # nothing to be heard: all of it
+    assert without_silence(sound * 0.01).size == sound.size  # nothing audible: all of it
 
 
 def test_courtesies_are_asked_in_pairs_that_are_not_held_out() -> None:

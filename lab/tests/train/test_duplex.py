@@ -1,4 +1,4 @@
-"""The yardstick of conversations, on replies whose times are known."""
+"""The measures of conversations, on replies with known times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = 12
 
 
 def replied(words: str, at_s: list[float], *sounds: Stretch) -> Reply:
-    """Words, each at its second, and noise in these stretches."""
+    """Words, each at its second, and noise in these intervals."""
     pcm = np.zeros(SECONDS * SAMPLE_RATE, np.float32)
     for start_s, end_s in sounds:
         pcm[int(start_s * SAMPLE_RATE) : int(end_s * SAMPLE_RATE)] = 0.1
@@ -26,7 +26,7 @@ def replied(words: str, at_s: list[float], *sounds: Stretch) -> Reply:
 def asked(
     kind: str, *parts: Stretch, right: str = "", voice: str = "en-gb+f5", around: tuple[str, ...] = ()
 ) -> Track:
-    """A turn whose parts are heard in these stretches."""
+    """A turn whose parts are in these intervals."""
     return Track(kind, np.zeros(0, np.float32), parts, right, voice, not around, around)
 
 

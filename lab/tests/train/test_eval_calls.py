@@ -1,4 +1,4 @@
-"""What the evaluation of recogniser and synthesiser makes of its calls."""
+"""The evaluation of calls of the recogniser and the synthesiser."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lab.train.questions import Utterance
 from lab.train.synthetic_voices import Voice
 
 END_FRAME = round(LEAD_S * 12.5) + 25
-"""Of a question of two seconds."""
+"""End of a question of two seconds."""
 
 
 def overheard(intent: str, written: str) -> Dictated:
-    """Something outside the domain, and what was written of it."""
+    """A sentence outside the domain, and its transcript."""
     one = Utterance(
         Turn(intent, "tell me a joke", "", True), Voice("flite", "rms"), 1.0, np.zeros(9, np.float32)
     )
@@ -24,7 +24,8 @@ def overheard(intent: str, written: str) -> Dictated:
 
 
 def dictated(written: str, pauses: list[int], *, is_noisy: bool = False) -> Dictated:
-    """A question of two words; ``pauses`` are frames in which head 0 hears a pause, the others never do."""
+    """A question of two words; ``pauses`` are frames with a pause by head 0; the other heads never detect
+    one."""
     turn = Turn("add", "two plus", "", True)
     one = Utterance(turn, Voice("flite", "rms"), 1.0, np.zeros(2 * 24_000, np.float32))
     heard = np.zeros((END_FRAME + 30, 4), np.float32)

@@ -1,4 +1,4 @@
-"""By which questions a model is judged."""
+"""The questions with which a model is judged."""
 
 from __future__ import annotations
 

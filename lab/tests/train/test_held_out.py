@@ -1,4 +1,4 @@
-"""Training hears nothing of what is held out, in thousands of its draws; the tests hear all of it."""
+"""Training data has none of the held-out material, in thousands of draws; the tests have all of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DRAWS = 6000
 
 
 def name_of(voice: Voice) -> str:
-    """A variant of espeak-ng, another's voice."""
+    """A variant of espeak-ng, or another's voice."""
     return voice.name.split("+")[-1]
 
 
@@ -151,7 +151,7 @@ def test_numbers_kept_for_the_tests_are_in_no_question_of_training() -> None:
     trained = {number for number in LARGE if not held_out.is_sentence_held_out(number)}
     numbers = [
         number for number in LARGE if not any(f" {number} " in f" {other} " for other in trained)
-    ]  # "thirty" is heard in "thirty two" anyway
+    ]  # "thirty" is in "thirty two" anyway
     assert numbers
     assert not [text for text in texts for number in numbers if f" {number} " in f" {text} "]
 

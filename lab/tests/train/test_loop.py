@@ -1,4 +1,4 @@
-"""What all trainers share: the schedule, the log, saving, stopping, going on."""
+"""Common parts of all trainers: the schedule, the log, saving, stopping, resuming."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEDULE = Schedule(peak_learning_rate=0.1, warm_up_steps=4, total_steps=40)
 
 
 class Walker:
-    """Takes steps and does what it is told in some of them."""
+    """Takes steps and runs given actions in some of them."""
 
     def __init__(self, out: Path, stops_at: int = -1) -> None:
         self.out, self.step, self.stops_at = out, 0, stops_at
@@ -101,7 +101,7 @@ def test_a_pause_takes_none_of_a_runs_minutes() -> None:
         clock = WorkingClock(lambda: now_s[0])
         now_s[0] = 12.0
         assert clock() == 12.0
-        now_s[0] = 500.0  # stopped for so long
+        now_s[0] = 500.0  # stopped for this time
         os.kill(os.getpid(), signal.SIGCONT)
         assert clock() == 12.0
         now_s[0] = 503.0

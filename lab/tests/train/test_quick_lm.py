@@ -1,4 +1,4 @@
-"""The training's own way through upstream's language model: upstream's numbers."""
+"""The training's own path through upstream's language model gives upstream's numbers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lab.train.quick_lm import BLOCK, read
 from lab.train.talker_model import lm_config
 
 FRAMES = 2 * BLOCK + 10
-"""Three blocks, the last one short; the first frame is out of the last one's sight."""
+"""Three blocks, the last one short; the first frame is outside of the last one's window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A way through a model: its hidden states, its logits, the gradient of every weight that has one."""
+    """One pass through a model: its hidden states, its logits, the gradient of every weight that has one."""
 
     last: torch.Tensor
     logits: torch.Tensor

@@ -1,4 +1,4 @@
-"""The codec's recipe: text and voices from seeds, disturbances, losses, and a trainer that goes on."""
+"""The codec's recipe: text and voices from seeds, disturbances, losses, and a trainer that resumes."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def harmonics(pitch_hz: float) -> NDArray[np.float32]:
 
 
 def spectrum(pcm: NDArray[np.float32]) -> NDArray[np.float64]:
-    """By the Hz."""
+    """The spectrum by Hz."""
     return np.abs(np.fft.rfft(pcm, 24_000))
 
 
@@ -206,7 +206,7 @@ def test_training_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_the_whole_recipe_runs_from_an_empty_folder(tmp_path: Path) -> None:
-    """Two steps of everything: every stage reads what those before it wrote."""
+    """It runs two steps of everything: every stage reads the output of earlier ones."""
     out = tmp_path / "out"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "lab.train", "--small", "--threads", "1", "--out", str(out)]

@@ -1,4 +1,4 @@
-"""Recordings of people, cut into turns that are to be refused."""
+"""Recordings of people, cut into turns that should be refused."""
 
 from __future__ import annotations
 

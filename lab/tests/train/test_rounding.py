@@ -1,4 +1,4 @@
-"""Training with rounded weights: what a step sees, what it changes, what is shipped."""
+"""Training with rounded weights: the weights in a step, their updates, and the shipped ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Net(nn.Module):
 
     @property
     def matrix(self) -> nn.Parameter:
-        """The one that is rounded."""
+        """The rounded one."""
         return next(iter(self.transformer.parameters()))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -31,7 +31,7 @@ class Net(nn.Module):
 
 
 def levels(weight: torch.Tensor) -> int:
-    """The most values that a block of a row takes."""
+    """The most values in a block of a row."""
     return max(len(block.unique()) for row in weight for block in row.split(BLOCK))
 
 

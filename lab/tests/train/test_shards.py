@@ -1,4 +1,4 @@
-"""Shards: which files of a folder are finished ones."""
+"""Shards: finding the finished files of a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The talker's trainer: where it starts, what its losses weigh, and that it goes on where it was."""
+"""The talker's trainer: its start, the weights of its losses, and resuming."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_trainer_goes_on_where_it_was_and_writes_the_published_layout(
     monkeypatch.setattr(talker_module, "voicebox_in", lambda *_: voicebox)
     small = {**lm_config(tokenizer.size), "dim": 128, "num_layers": 4, "depformer_dim": 16}
     monkeypatch.setattr(talker_module, "lm_config", lambda _: small)
-    # One that goes on searches the scales of rounding anew, so its losses would be others.
+    # A resumed trainer searches the scales of rounding anew, so its losses would differ.
     settings = replace(Settings(), batch=4, frames=100, total_steps=4, warm_up_steps=1, rounded_steps=0)
 
     def trainer(out: Path) -> Trainer:

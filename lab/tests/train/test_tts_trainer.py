@@ -1,4 +1,4 @@
-"""The synthesiser's recipe: spoken texts, their scripts, a trainer that goes on, what the server loads."""
+"""The synthesiser's recipe: spoken texts, their scripts, a trainer that resumes, loading by the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recogniser of others understands what `tiny-tts` makes of texts with more in them than its words."""
+"""An independent recogniser understands `tiny-tts` on texts with more than its words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEARD = {
 
 
 TAKES = 4
-"""Of each text: each has a seed of its own, and of one take 71 to 90 % of the words are understood."""
+"""Takes of each text with different seeds: in one take 71 to 90 % of the words are understood."""
 
 
 def test_what_is_left_of_a_text_is_understood(tmp_path: Path) -> None:

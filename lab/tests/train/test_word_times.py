@@ -1,4 +1,4 @@
-"""When words start: told by the synthesisers, shared by phones, placed in segments."""
+"""Word starts: reported by the synthesisers, shared by phones, placed in segments."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Call:
 
 
 class Library:
-    """Stands for RHVoice's: tells of a word, then gives two blocks of sound for it."""
+    """Imitates RHVoice's: reports a word, then gives two blocks of sound for it."""
 
     def __init__(self, voices: int = 1, joined: int = 0) -> None:
         self.RHVoice_new_tts_engine = Call(lambda params: self.keep(params) if voices else None)

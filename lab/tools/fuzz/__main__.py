@@ -1,12 +1,12 @@
-"""Fuzz the readers of what comes from elsewhere, guided by the code that each input reaches.
+"""Fuzz the readers of untrusted input, guided by the code that each input reaches.
 
     python -m lab.tools.fuzz [TARGET...] [--executions N] [--keep] [--table FILE]
 
-Every input of the corpus first, then mutations of what reached new code (atheris, over libFuzzer). A finding
-ends its target: the input and the error are shown, and the file that has it is named. ``--keep`` puts
-inputs that reach new lines into the corpus. With ``--table`` a target runs until it has had N executions
-together with those that the file has, the fastest target first, in runs of two minutes after each of which
-the file is written: what is stopped goes on with the same command. Exits with 1 where there is a finding.
+Every input of the corpus is first, then mutations of inputs that reached new code (atheris, with libFuzzer).
+A finding ends its target: the input and the error are shown, with the name of the file that has the input.
+``--keep`` puts inputs that reach new lines into the corpus. With ``--table`` a target runs until it has had N
+executions, including those in the file, the fastest target first, in runs of two minutes, after each of which
+the file is written: a stopped campaign continues with the same command. Exits with 1 if there is a finding.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from lab.tools.fuzz.targets import TARGETS
 
 EXECUTIONS: Final = 100_000
 RUN_S: Final = 120
-"""Of a campaign's run, before its table is written."""
+"""Seconds of a campaign's run, before its table is written."""
 
 _ENDED_BY_CTRL_C: Final = 130
 
 
 def keep(name: str, folder: Path) -> None:
-    """Put what a run has found into the corpus, as far as it reaches new lines."""
+    """Add a run's inputs to the corpus, if they reach new lines."""
     corpus = read_corpus(name)
     found = (path.read_bytes() for path in (folder / name).iterdir())
     kept = write_corpus(name, grown(TARGETS[name], corpus, found))
@@ -40,7 +40,7 @@ def keep(name: str, folder: Path) -> None:
 
 
 def run_once(names: Sequence[str], executions: int, seed: int, findings: Path, *, keeps: bool) -> bool:
-    """Fuzz each target once; whether all held."""
+    """Fuzz each target once; returns whether all passed."""
     held = True
     for name in names:
         with tempfile.TemporaryDirectory(prefix="antiphon-fuzz-") as temporary:
@@ -52,7 +52,8 @@ def run_once(names: Sequence[str], executions: int, seed: int, findings: Path, *
 
 
 def run_campaign(names: Sequence[str], table: Table, executions: int, findings: Path) -> bool:
-    """Fuzz each target until it has had so many executions, or has a finding; whether all held."""
+    """Fuzz each target until it has had this number of executions, or has a finding; returns whether all
+    passed."""
     held = True
     for name in sorted(names, key=executions_per_s, reverse=True):
         while left := table.left(name, executions):
@@ -66,7 +67,7 @@ def run_campaign(names: Sequence[str], table: Table, executions: int, findings: 
 
 
 def main(argv: list[str]) -> int:
-    """Fuzz the targets named, or all."""
+    """Fuzz the named targets, or all."""
     parser = argparse.ArgumentParser(description="Fuzz the readers of what comes from elsewhere.")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"[all]: {', '.join(TARGETS)}")
     parser.add_argument("--executions", type=int, default=EXECUTIONS, help="of each target [%(default)s]")

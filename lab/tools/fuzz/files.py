@@ -1,4 +1,4 @@
-"""Readers of files from elsewhere: configuration, keys, manifests, weights, voices, states of rows."""
+"""Readers of untrusted files: configuration, keys, manifests, weights, voices, states of rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RULES = ScriptRules(entries=100, audio_delay=2, acoustic_delay=1)
 
 
 def _folder() -> Path:
-    """A folder in memory where there is one: an input is written as a file a thousand times a second."""
+    """A folder in memory if there is one: an input is written as a file a thousand times a second."""
     memory = Path("/dev/shm")
     parent = memory if memory.is_dir() else Path(tempfile.gettempdir())
     folder = parent / f"antiphon-fuzz-{os.getpid()}"
@@ -57,7 +57,7 @@ def _as_file(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], None]:
 
 
 def read_config(path: Path) -> None:
-    """A file of options, alone and with options of the command line on top."""
+    """A file of options, without and with options of the command line on top."""
     table = load_file(str(path))
     load_config(table, {"port": 1, "slots": 2, "max_queue": 3})
     load_config(table, {})
@@ -83,7 +83,8 @@ def read_manifest(path: Path) -> None:
 
 
 def read_folder(data: bytes) -> None:
-    """A model's folder: ``config.json``, weights' header and ``mimi_config.json``, zero bytes between."""
+    """A model's folder: ``config.json``, weights' header and ``mimi_config.json``, with zero bytes
+    between."""
     config, header, mimi, *_ = (*data.split(b"\0", 2), b"{}", b"{}")
     folder = _folder() / "model"
     folder.mkdir(exist_ok=True)
@@ -102,7 +103,7 @@ def read_weights(path: Path) -> None:
 
 
 def read_voice(path: Path) -> None:
-    """A voice, for either of the two kinds of models that take one."""
+    """A voice, for either of the two kinds of models with voices."""
     try:
         SpeakerShape(frames=3, width=2).prompt(read_speaker(path))
     except AntiphonError:
@@ -110,7 +111,7 @@ def read_voice(path: Path) -> None:
 
 
 def read_pickle(data: bytes) -> None:
-    """A voice as ``torch.save`` writes it: ``data.pkl``; its storages are there and right."""
+    """A voice in ``torch.save``'s format: ``data.pkl``; its storages exist and are correct."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as written:
         written.writestr("voice/data.pkl", data)
@@ -131,7 +132,7 @@ def read_state(data: bytes) -> None:
 
 
 def read_yaml(path: Path) -> None:
-    """A configuration of Pocket-TTS; the weights that it may name are there."""
+    """A configuration of Pocket-TTS; the weights that it may name exist."""
     header = b'{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
     path.with_name("w").write_bytes(len(header).to_bytes(8, "little") + header)
     read_pocket(path, "pocket", "pocket")

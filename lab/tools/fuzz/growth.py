@@ -1,4 +1,4 @@
-"""What a run adds to a corpus: inputs that reach lines which no other input reaches."""
+"""Additions to a corpus: inputs that reach lines that no other input reaches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One target under atheris, in a process of its own: libFuzzer ends the process when it is done.
+"""One target under atheris, in a separate process: libFuzzer ends the process when it is done.
 
 python -m lab.tools.fuzz.guided MODULE TARGET [OPTIONS OF LIBFUZZER] FOLDER
 """
@@ -14,7 +14,7 @@ import atheris
 
 
 def main() -> None:
-    """Fuzz until libFuzzer has had enough."""
+    """Fuzz until libFuzzer ends."""
     module, name, *options = sys.argv[1:]
     logging.disable()
     os.environ["HF_HUB_OFFLINE"] = "1"  # an input may name a repository

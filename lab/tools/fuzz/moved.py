@@ -1,4 +1,4 @@
-"""Readers of a call that comes from another worker: its bytes, and what its lease holds."""
+"""Readers of a call from another worker: its bytes, and the content of its lease."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ IDENTITY: Final = StateIdentity("a1", "fake", "float32", "none")
 SPEC: Final = fake_spec(PipelineKind.DUPLEX)
 KINDS: Final = (PipelineKind.CODEC, PipelineKind.DUPLEX)
 FRAMES: Final = 4
-"""Of input, and of output, that may wait in a lease."""
+"""Frames of input, and of output, that may wait in a lease."""
 
 KEY_BYTES: Final = 32
 SETTLED_TICKS: Final = 16
@@ -46,7 +46,7 @@ NAMES: Final = ("caller", "engine", "recent_ms", "in_marks", "in_pcm", "out_mark
 def packed(data: bytes) -> bytes:
     """The bytes of a call: its facts, its arrays' descriptions and their bytes, with zero bytes between.
 
-    What begins with 0xFF is passed on as it is.
+    Data that begins with 0xFF is passed on unchanged.
     """
     if data[:1] == b"\xff":
         return data[1:]
@@ -65,9 +65,10 @@ def read_call(data: bytes) -> None:
 
 
 def lease_of(data: bytes) -> dict[str, NDArray[Any]]:
-    """What a lease holds: three bytes are the frames heard and said, and a flaw; the rest are its numbers.
+    """The content of a lease: three bytes are the frames received and sent, and a flaw; the rest are its
+    numbers.
 
-    The numbers come again and again, as often as there is room for them.
+    The numbers are repeated to fill it.
     """
     heard, said, flaw = (*data[:3], 0, 0, 0)[:3]
     heard, said = (count % (RING_BOUNDS * FRAMES + 2) for count in (heard, said))
@@ -107,10 +108,10 @@ def _flawed(found: dict[str, NDArray[Any]], flaw: int) -> dict[str, NDArray[Any]
 
 
 class Arrivals:
-    """An engine that takes one call after the other, ticked by hand."""
+    """An engine that accepts one call after the other, ticked by hand."""
 
     def __init__(self, kind: PipelineKind) -> None:
-        """Begin without calls."""
+        """Start without calls."""
         self._numbers = itertools.count()
         self._bench = Bench(
             FakeBackend(fake_spec(kind), slots=2),
@@ -119,7 +120,7 @@ class Arrivals:
         )
 
     def take(self, lease: Mapping[str, NDArray[Any]], frame: int) -> None:
-        """Take a call, resume it after a ``frame``, talk and end it; the engine has a row again."""
+        """Accept a call, resume it after a ``frame``, talk and end it; the engine has a row again."""
         key, next_key = (next(self._numbers).to_bytes(KEY_BYTES, "little") for _ in range(2))
         facts = CallFacts("a call", "", SamplingParameters(), False, (key,), (), 0, 0, 0, 0, 0)
         state = CallState(facts, {"row": np.array([1.0, 2.0, 0.0, 3.0])}, lease)
@@ -137,7 +138,7 @@ class Arrivals:
         arrived: Future[None] = Future()
         handing_over = self._bench.engine.handover
         assert handing_over is not None
-        handing_over.read(lambda: data, arrived)  # here, rather than on its thread
+        handing_over.read(lambda: data, arrived)  # here, instead of on its thread
         self._settle()
         require(arrived.done(), "a call neither arrives nor is refused")
         arrived.result()
@@ -165,14 +166,15 @@ def _refuse(_target: str, _data: bytes) -> str:
 
 
 class Leases:
-    """The engines, made when they are first used: what is imported does nothing."""
+    """The engines, made on first use: importing does nothing."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without any."""
         self._arrivals: list[Arrivals] = []
 
     def read(self, data: bytes) -> None:
-        """What a lease of another worker held; the first byte chooses the pipeline and the resuming frame."""
+        """The content of a lease from another worker; the first byte chooses the pipeline and the resuming
+        frame."""
         if not self._arrivals:
             self._arrivals += [Arrivals(kind) for kind in KINDS]
         first = data[0] if data else 0

@@ -1,4 +1,4 @@
-"""The fuzzing process of a target: what it is given, how far it is, and what came of it."""
+"""The fuzzing process of a target: its arguments, its progress, and its outcome."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lab.tools.fuzz.target import read_corpus
 from lab.tools.fuzz.targets import TARGETS
 
 INPUT_S: Final = 10
-"""An input that takes longer is a finding."""
+"""Seconds; an input that takes longer is a finding."""
 
 MEMORY_MB: Final = 2048
-"""Of the fuzzing process, most of which is what it has imported."""
+"""MiB of the fuzzing process, most of which is its imports."""
 
 TELL_S: Final = 5.0
 LAST_LINES: Final = 60
@@ -29,7 +29,7 @@ _WRITTEN = re.compile(r"Test unit written to (\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run; ``finding`` is the file with the input that ended it, "" where none did."""
+    """The outcome of a run; ``finding`` is the file with the input that ended it, "" for none."""
 
     executions: int
     seconds: float
@@ -38,7 +38,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a target is."""
+    """The progress of a target."""
 
     name: str
     executions: int = 0
@@ -46,7 +46,7 @@ class Progress:
     told_s: float = 0.0
 
     def read(self, line: str) -> None:
-        """A line of libFuzzer's, most of which say how far it is."""
+        """A line of libFuzzer, most of which report progress."""
         found = _PROGRESS.match(line)
         if found is None:
             return
@@ -56,7 +56,7 @@ class Progress:
             self.tell()
 
     def tell(self) -> None:
-        """One line."""
+        """Print one line."""
         print(f"{self.name:<12} {self.executions:>10,} executions, {self.reached} edges", flush=True)
 
 
@@ -67,7 +67,7 @@ def command(name: str, folder: Path, options: Sequence[str]) -> list[str]:
 
 
 def dictionary(corpus: Sequence[bytes]) -> str:
-    """The words of a corpus, for libFuzzer to put into inputs: no chance finds the name of a field."""
+    """The words of a corpus, for libFuzzer to put into inputs: random mutation does not find field names."""
     words = {word.decode("ascii") for data in corpus for word in _WORD.findall(data)}
     return "".join(f'"{word}"\n' for word in sorted(words))
 
@@ -75,7 +75,7 @@ def dictionary(corpus: Sequence[bytes]) -> str:
 def fuzz(name: str, executions: int, seed: int, findings: Path, folder: Path, *, most_s: int = 0) -> Outcome:
     """Fuzz one target over the corpus and a folder of inputs, which gets those that reach new code.
 
-    It ends after ``most_s`` seconds, where that is not 0.
+    It ends after ``most_s`` seconds, if that is not 0.
     """
     inputs, corpus = folder / name, read_corpus(name)
     inputs.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def fuzz(name: str, executions: int, seed: int, findings: Path, folder: Path, *,
     options = [f"-runs={executions}", f"-seed={seed}", f"-timeout={INPUT_S}"]
     options += [f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={findings}/{name}-"]
     options += [f"-max_total_time={most_s}"]
-    if words := dictionary(corpus):  # libFuzzer takes no empty file
+    if words := dictionary(corpus):  # libFuzzer rejects an empty file
         path = folder / f"{name}.words"
         path.write_text(words, encoding="ascii")
         options.append(f"-dict={path}")

@@ -1,4 +1,5 @@
-"""What processes of a server say to each other: a front end's memory may be spoilt, the engine must go on."""
+"""Messages between processes of a server: a front end's memory may be corrupt, and the engine must
+continue."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ SLOTS = 2
 
 
 def messages_of(data: bytes) -> Iterator[bytes]:
-    """One msgpack value of an input after the other; the rest as it is."""
+    """One msgpack value of an input after the other; the rest unchanged."""
     unpacker = msgpack.Unpacker()
     unpacker.feed(data)
     at = 0
@@ -41,7 +42,7 @@ class Bench:
     """An engine on a fake backend, ticked by hand, with one front end after the other."""
 
     def __init__(self, kind: PipelineKind) -> None:
-        """Begin without calls."""
+        """Start without calls."""
         self.clock = FakeClock()
         self.engine = Engine(
             FakeBackend(fake_spec(kind), SLOTS),
@@ -54,7 +55,7 @@ class Bench:
         self.engine.prepare()
 
     def hear(self, data: bytes) -> None:
-        """Let a front end say this; afterwards the engine ticks, and has a row for a caller again."""
+        """Send a front end's message; afterwards the engine ticks, and has a row for a caller again."""
         front_end = FrontEndConnection([self.engine], pool=0, wake=lambda: None)
         refusal: ProtocolError | None = None
         try:
@@ -76,17 +77,17 @@ class Bench:
             raise refusal
 
     def tick(self) -> None:
-        """Some ticks."""
+        """Run some ticks."""
         for _ in range(3):
             self.engine.loop.tick_once()
             self.clock.advance(0.08)
 
 
 class Seam:
-    """The benches, made when they are first used: what is imported does nothing."""
+    """The benches, made on first use: importing does nothing."""
 
     def __init__(self) -> None:
-        """Begin without any."""
+        """Start without any."""
         self._benches: list[Bench] = []
 
     def read(self, data: bytes) -> None:

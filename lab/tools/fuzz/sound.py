@@ -1,4 +1,4 @@
-"""Readers of sound that clients send: Ogg pages, Opus packets, WAV files, and containers through FFmpeg."""
+"""Readers of clients' audio: Ogg pages, Opus packets, WAV files, and containers through FFmpeg."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lab.tools.fuzz.target import Target, require
 
 CAPTURE, HEAD_BYTES = b"OggS", 27
 MAX_PIECES = 2000
-"""Of a recording: an input is shorter than a second of most kinds."""
+"""Most pieces of a recording: an input is shorter than a second of most kinds."""
 
 
 def sealed(data: bytes) -> bytes:
-    """The same with the checksum of every page made right: chance finds none."""
+    """The same with a correct checksum of every page, which mutation does not find."""
     changed = bytearray(data)
     start = changed.find(CAPTURE)
     while start >= 0 and start + HEAD_BYTES <= len(changed):
@@ -56,7 +56,7 @@ _TABLE = [_entry(value) for value in range(256)]
 
 
 def read_ogg(data: bytes) -> None:
-    """A stream of pages: the packets are the same however it is cut into pieces."""
+    """A stream of pages: its packets do not depend on how it is cut into pieces."""
     stream = sealed(data)
     pieces = [stream[at : at + 64] for at in range(0, len(stream), 64)]
     require(_packets([stream]) == _packets(pieces), "packets depend on how the stream comes")
@@ -78,14 +78,14 @@ def sound(pcm: FloatArray) -> None:
 
 
 def read_payload(data: bytes) -> None:
-    """A message of audio in one of the codecs that are read: the first byte says in which."""
+    """A message of audio in one of the accepted codecs, chosen by the first byte."""
     names = [name for name, codec in CODECS.items() if codec.decoder is not None]
     name = names[data[0] % len(names)] if data else "opus"
     sound(make_decoder(name).feed(data[1:]))
 
 
 def read_packet(data: bytes) -> None:
-    """An Opus packet: taken apart and put together again it is as long."""
+    """An Opus packet: taken apart and put together again it has the same length."""
     length_ms = packet_ms(data)
     parts = split_packet(data) if data else []
     require(sum(map(packet_ms, join_packets(parts))) == sum(map(packet_ms, parts)), "time is lost")
@@ -93,7 +93,7 @@ def read_packet(data: bytes) -> None:
 
 
 def read_mp4(data: bytes) -> None:
-    """What an MP4 file states of itself."""
+    """The numbers that an MP4 file states."""
     check_mp4(io.BytesIO(data))
 
 

@@ -1,4 +1,4 @@
-"""What a campaign has run so far: executions of each target, over as many runs as it takes."""
+"""The executions of each target in a campaign so far, over any number of runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.tools.fuzz.target import read_corpus, try_input
 from lab.tools.fuzz.targets import TARGETS
 
 TRY_S: Final = 0.2
-"""For how fast a target is."""
+"""Seconds for measuring a target's speed."""
 
 HEAD: Final = "| target | executions | seconds | findings | version |\n|---|---|---|---|---|"
 
@@ -30,10 +30,10 @@ class Row:
 
 
 class Table:
-    """The rows of all targets that have run, in a file of JSON; inputs that they found lie beside it."""
+    """The rows of all targets that have run, in a file of JSON, next to their new inputs."""
 
     def __init__(self, path: Path) -> None:
-        """Go on with what the file has."""
+        """Continue with the file's content."""
         self._path = path
         self.inputs = path.with_suffix("")
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -44,7 +44,7 @@ class Table:
         return max(0, executions - self.rows.get(name, Row()).executions)
 
     def add(self, name: str, outcome: Outcome) -> None:
-        """A run is over."""
+        """Add the outcome of a run."""
         row = self.rows.setdefault(name, Row())
         row.executions += outcome.executions
         row.seconds = round(row.seconds + outcome.seconds, 1)
@@ -63,13 +63,13 @@ class Table:
 
 
 def version() -> str:
-    """The commit that runs."""
+    """The running commit."""
     command = ("git", "describe", "--always", "--dirty", "--exclude=*")
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def executions_per_s(name: str) -> float:
-    """How fast a target reads its corpus."""
+    """Executions per second of a target on its corpus."""
     corpus, count, begun_s = read_corpus(name), 0, time.monotonic()
     while (elapsed_s := time.monotonic() - begun_s) < TRY_S or not count:
         try_input(TARGETS[name], corpus[count % len(corpus)])

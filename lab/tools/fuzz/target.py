@@ -1,4 +1,4 @@
-"""What is fuzzed: a reader of bytes from elsewhere, the errors it may raise, and inputs to begin with."""
+"""A fuzz target: a reader of untrusted bytes, the errors it may raise, and initial inputs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from antiphon.errors import AntiphonError
 CORPUS: Final = Path(__file__).parent / "corpus"
 
 MAX_CORPUS_BYTES: Final = 24_576
-"""Of one target: the corpus is in the tree, and a test reads all of it."""
+"""Most bytes of one target's corpus: it is in the repository, and a test reads all of it."""
 
 MAX_WORDS: Final = 2000
-"""Characters of a refusal: it is sent back, and its sender must not choose how long it is."""
+"""Most characters of a refusal: it is sent back, and its sender must not choose its length."""
 
 
 class Finding(Exception):  # noqa: N818 - what a fuzzer looks for
-    """A reader did what it must not."""
+    """A reader violated its contract."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``read`` takes any bytes, and returns or raises one of ``refusals``; all else is a finding.
+    """``read`` accepts any bytes, and returns or raises one of ``refusals``; anything else is a finding.
 
-    ``max_bytes`` bounds an input. ``is_remote`` says that the sender gets the words of a refusal.
+    ``max_bytes`` limits an input. ``is_remote``: the sender gets the text of a refusal.
     """
 
     read: Callable[[bytes], None]
@@ -37,10 +37,10 @@ class Target:
 
 
 def try_input(target: Target, data: bytes) -> bool:
-    """Whether an input is read rather than refused.
+    """Whether an input is accepted; a refusal returns false.
 
     Raises:
-        Finding: the words of its refusal are too long. Every other error but a refusal passes through.
+        Finding: the text of its refusal is too long. Every other error but a refusal is propagated.
     """
     try:
         target.read(data)
@@ -58,13 +58,13 @@ def require(fact: bool, words: str) -> None:
 
 
 def read_corpus(name: str) -> list[bytes]:
-    """The inputs of a target: one a line, as Python writes bytes."""
+    """The inputs of a target, one per line in Python's notation of bytes."""
     lines = (CORPUS / f"{name}.txt").read_text(encoding="ascii").splitlines()
     return [bytes(ast.literal_eval(line)) for line in lines]
 
 
 def write_corpus(name: str, inputs: Iterable[bytes]) -> int:
-    """Keep these inputs, the first ones first, as far as there is room; returns how many are kept."""
+    """Write these inputs, the first ones first, up to the limit; returns their number."""
     kept: list[str] = []
     size = 0
     for line in dict.fromkeys(map(repr, inputs)):

@@ -1,4 +1,4 @@
-"""Readers of what clients send: messages, events, queries, forms, headers."""
+"""Readers of clients' data: messages, events, queries, forms, headers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MAX_WAIT_S = Limits().max_wait_s
 
 
 def read_chat(data: bytes) -> None:
-    """A message of ``/api/chat``; what was read is written and read again as the same."""
+    """A message of ``/api/chat``; the result is written and read again as the same."""
     message = moshi.decode(data)
     require(moshi.decode(moshi.encode(message)) == message, f"{message!r:.200} is not read back")
     if isinstance(message, moshi.Event):
@@ -60,7 +60,7 @@ def read_chat(data: bytes) -> None:
 
 
 def read_resume(data: bytes) -> None:
-    """What a client that resumes sends, and a token as text."""
+    """A resuming client's data, and a token as text."""
     payload = data[1:]
     match data[:1]:
         case b"\x12":
@@ -126,7 +126,7 @@ def read_live(data: bytes) -> None:
 
 
 def read_media_stream(data: bytes) -> None:
-    """A message of a telephone's media stream, and what goes back once it has begun."""
+    """A message of a telephone's media stream, and the answers once it has begun."""
     event = media_streams.decode(data.decode("utf-8", "replace"))
     if isinstance(event, media_streams.StreamStart):
         media_streams.encode_media(event, b"\xff")
@@ -135,7 +135,7 @@ def read_media_stream(data: bytes) -> None:
 
 
 def read_asterisk(data: bytes) -> None:
-    """A control message of Asterisk's channel, and what goes back once it has begun."""
+    """A control message of Asterisk's channel, and the answers once it has begun."""
     event = asterisk.decode(data.decode("utf-8", "replace"))
     if isinstance(event, asterisk.MediaStart):
         asterisk.encode(event, "MARK_MEDIA", "1 80")
@@ -164,7 +164,7 @@ def read_audiosocket(data: bytes) -> None:
 
 
 def _messages_of(data: bytes, size_of: SizeOf) -> list[bytes]:
-    """The messages of a connection: the same, however their bytes come."""
+    """The messages of a connection, which do not depend on how their bytes arrive."""
     found: list[list[bytes]] = []
     for pieces in ([data], [data[at : at + 1] for at in range(len(data))]):
         reader, messages = StreamReader(size_of), list[bytes]()
@@ -224,7 +224,7 @@ def read_rest_json(data: bytes) -> None:
 def read_form(data: bytes) -> None:
     """A form of ``POST /v1/audio/transcriptions``: its first line is the Content-Type, the rest its body.
 
-    However a body is cut into pieces, the parts are the same.
+    The parts do not depend on how a body is cut into pieces.
     """
     head, _, body = data.partition(b"\n")
     boundary = boundary_of(head.decode("latin-1"))
@@ -241,7 +241,7 @@ def read_form(data: bytes) -> None:
 
 
 def _parts(boundary: bytes, pieces: list[bytes]) -> list[tuple[str, bool, bytes]] | str:
-    """The parts of a form, or in words why it is none."""
+    """The parts of a form, or the reason why it is none."""
     reader = FormReader(boundary)
     found: list[tuple[str, bool, bytes]] = []
     try:

@@ -1,9 +1,9 @@
-"""Build the images, twice, and run compose.yaml with them: calls, rolls, a kill, down.
+"""Build the images, twice, and run compose.yaml with them: calls, rolling restarts, a kill, down.
 
     make stack                          as root; ARGS="--torch --cuda" builds the large images too
     python -m lab.tools.stack --again   with the images of the last run
 
-Writes a page of figures and the log to OUT/stack.md, and a bill of materials of each image beside it.
+Writes a page of figures and the log to OUT/stack.md, and a bill of materials of each image next to it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ SLOTS = "4"
 GIGABYTES = 6
 TORCH_GIGABYTES = 15
 CUDA_GIGABYTES = 32
-"""Free, for a build with its copies: five times an image's size for a while."""
+"""Free gigabytes for a build with its copies: temporarily five times an image's size."""
 
 FIRST_ANSWERS = (("antiphon:cpu", "--model=echo"), ("antiphon:cpu", "--model=tiny"))
 TORCH_ANSWERS = (("antiphon:cpu-torch", "--model=tiny", "--backend=torch"),)
-"""Images with options of ``antiphon serve``, whose time from ``podman run`` to the first sound is taken."""
+"""Images with options of ``antiphon serve``, whose time from ``podman run`` to the first sound is
+measured."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """All of it; 1 where a step failed."""
+    """Run all steps; 1 if a step failed."""
     parser = argparse.ArgumentParser(prog="make stack", description="Build the images and run the stack.")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "stack", help="[%(default)s]")
     parser.add_argument("--again", action="store_true", help="run with the images of the last run")

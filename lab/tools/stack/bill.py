@@ -34,13 +34,13 @@ class BillPackage:
 
     @property
     def url(self) -> str:
-        """Its package URL, by which scanners look up what is known against it."""
+        """Its package URL, with which scanners look up vulnerabilities."""
         place = "deb/debian" if self.kind == "deb" else "pypi"
         return f"pkg:{place}/{quote(self.name)}@{quote(self.version)}"
 
 
 def packages(root: Path) -> list[BillPackage]:
-    """What is installed in the file system of an image, in order."""
+    """The installed packages in the file system of an image, in order."""
     return sorted({*_debian(root), *_python(root)})
 
 
@@ -86,7 +86,7 @@ def bill(image: str, found: list[BillPackage], epoch_s: int) -> dict[str, Any]:
 
 
 def write(file: Path, document: dict[str, Any]) -> None:
-    """As JSON."""
+    """Write it as JSON."""
     file.write_text(json.dumps(document, indent=1) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Calls through whatever stands at a URL, by the probe, and what came of them in a line."""
+"""Calls through any server at a URL, by the probe, and their results in a line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class HeldCalls:
-    """Calls that were held to their end."""
+    """Calls that ran to their end."""
 
     sessions: int
     answered: int
@@ -41,10 +41,10 @@ class HeldCalls:
 def call(
     url: str, folder: Path, *, sessions: int, seconds: float, limits: Sequence[str] = NONE_LOST
 ) -> HeldCalls:
-    """Hold ``sessions`` calls in real time; ``folder`` takes the probe's report.
+    """Run ``sessions`` calls in real time; the probe's report is written to ``folder``.
 
     Raises:
-        StackError: a limit was broken: a call was refused or failed, or a frame was lost.
+        StackError: a limit was exceeded: a call was refused or failed, or a frame was lost.
     """
     file = folder / "probe.json"
     load = ("--sessions", str(sessions), "--seconds", str(seconds), "--insecure", "--quiet")

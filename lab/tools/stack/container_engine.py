@@ -1,4 +1,4 @@
-"""buildah, podman and podman-compose with a storage of their own: no container service is needed."""
+"""buildah, podman and podman-compose with separate storage: no container service is needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pathlib import Path
 from tests.support.stack.composefile import ROOT
 
 COMPOSE = ("podman-compose==1.6.0", "spdx-tools==0.8.5")
-"""What pip installs beside Debian's programs: the compose, and what checks bills of materials."""
+"""Packages that pip installs in addition to Debian's programs: the compose, and the checker of bills of
+materials."""
 
 PROGRAMS = {
     "buildah": "buildah",
@@ -25,7 +26,7 @@ PROGRAMS = {
     "/usr/lib/cni/bridge": "containernetworking-plugins",
     "/usr/lib/cni/dnsname": "golang-github-containernetworking-plugin-dnsname",
 }
-"""What has to be installed, program and package of Debian."""
+"""Programs that must be installed, with their packages of Debian."""
 
 SAME_WORDS = "lab/tools/stack/same_words.yaml"
 
@@ -35,7 +36,7 @@ graphroot = "{work}/storage"
 runroot = "{work}/run"
 """
 
-# crun refuses hybrid cgroups. Limits stay below those of the machine, which a container cannot raise.
+# crun refuses hybrid cgroups. Limits are below those of the machine, which a container cannot raise.
 CONTAINERS = """[engine]
 runtime = "runc"
 cgroup_manager = "cgroupfs"
@@ -46,21 +47,21 @@ default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
 
 
 class StackError(Exception):
-    """A command of the stack failed, or did not do what was asked of it."""
+    """A command of the stack failed, or had another result than expected."""
 
 
 @dataclass(frozen=True)
 class ContainerEngine:
-    """Programs with their settings in ``work``; ``environment`` is what they run with."""
+    """Programs with their settings in ``work``; ``environment`` is their environment."""
 
     work: Path
     environment: Mapping[str, str]
 
     def run(self, *command: str, timeout_s: float = 900.0) -> str:
-        """Run a command in the repository's root and return what it printed.
+        """Run a command in the repository's root and return its output.
 
         Raises:
-            StackError: it failed; the message ends with its last words.
+            StackError: it failed; the message ends with the end of its output.
         """
         done = subprocess.run(
             command,
@@ -83,8 +84,8 @@ class ContainerEngine:
     def compose(self, *arguments: str, timeout_s: float = 300.0) -> str:
         """``podman-compose ARGUMENTS`` on compose.yaml with deploy/debian.yaml, profile edge.
 
-        With patient.yaml a busy machine makes calls late, and loses no frame of them; with same_words.yaml a
-        call has the same words whatever other calls there are.
+        With patient.yaml a busy machine makes calls late, and loses none of their frames; with
+        same_words.yaml a call has the same words whatever other calls there are.
         """
         read = ("compose.yaml", "deploy/debian.yaml", "tests/compose/patient.yaml", SAME_WORDS)
         files = [word for file in read for word in ("-f", file)]
@@ -94,7 +95,7 @@ class ContainerEngine:
         )
 
     def timed(self, *command: str) -> float:
-        """Run a command; how many seconds it took."""
+        """Run a command; returns its seconds."""
         start_s = time.monotonic()
         self.run(*command, timeout_s=3600.0)
         return time.monotonic() - start_s
@@ -130,13 +131,13 @@ def prepare(work: Path, values: Mapping[str, str]) -> ContainerEngine:
 
 
 def pip_settings(engine: ContainerEngine, left: Sequence[str] = ()) -> list[str]:
-    """Options of ``buildah bud`` that lend a build the settings of pip but ``left``.
+    """Options of ``buildah bud`` that give a build the settings of pip except ``left``.
 
-    Empty mount points stay in the image.
+    Empty mount points remain in the image.
     """
     seen: dict[str, str] = {}
     listed = engine.run(sys.executable, "-m", "pip", "config", "list").splitlines()
-    for line in reversed(listed):  # pip's own order: what comes later wins
+    for line in reversed(listed):  # pip's own order: later settings have priority
         key, _, value = line.partition("=")
         name = key.rpartition(".")[2]
         if name not in left:
@@ -147,12 +148,12 @@ def pip_settings(engine: ContainerEngine, left: Sequence[str] = ()) -> list[str]
     for word in " ".join(seen.values()).split():
         path = Path(word.removeprefix("file://"))
         if path.is_absolute() and path.exists():
-            # An index refers to the files beside it.
+            # An index refers to the files next to it.
             place = str(path.parent if word.startswith("file://") else path)
             lent[place] = place
     return [option for source, target in lent.items() for option in ("-v", f"{source}:{target}:ro")]
 
 
 def lines(text: str) -> Sequence[str]:
-    """The lines that say something."""
+    """The lines that are not empty."""
     return [line for line in text.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""The images: built, built again and compared, weighed, and with a bill of materials each."""
+"""The images: built, built again and compared, measured, and with a bill of materials each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TORCH = "torch,pocket,quantize,otel"
 class ImageRecipe:
     """An image to build: its name, its Dockerfile from the root, and the arguments of the build.
 
-    Wheels beside pip's index (``find_links``) are those of this machine, among them torch for its CPU.
+    Wheels next to pip's index (``find_links``) are those of this machine, including torch for its CPU.
     """
 
     name: str
@@ -53,12 +53,13 @@ LARGE = (
         takes_local_wheels=False,
     ),
 )
-"""Gigabytes each: built where they are asked for."""
+"""Gigabytes each: built only on request."""
 
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """One image: what it took, what is in it, and how a second build differs (``None``: there was none)."""
+    """One image: its build time, its content, and the differences of a second build (``None``: there was
+    none)."""
 
     name: str
     build_s: float
@@ -71,7 +72,7 @@ class BuiltImage:
 
 
 def base(engine: ContainerEngine, epoch_s: int) -> float:
-    """Make Debian's base and Python on it, under the names of the published images; seconds."""
+    """Make Debian's base and Python on it, with the names of the published images; returns the seconds."""
     tar = engine.work / "base.tar"
     sources = "/etc/apt/sources.list.d/debian.sources"
     known = [sources] if Path(sources).exists() else []
@@ -86,7 +87,7 @@ def base(engine: ContainerEngine, epoch_s: int) -> float:
 def build_twice(
     engine: ContainerEngine, recipe: ImageRecipe, epoch_s: int, *, twice: bool = True
 ) -> BuiltImage:
-    """Build an image, describe it, and build it once more from nothing to compare."""
+    """Build an image, describe it, and build it once more from scratch to compare."""
     took_s = _build(engine, recipe, recipe.name, epoch_s)
     size, user, first_id = engine.podman(
         "image", "inspect", "--format", "{{.Size}} {{.Config.User}} {{.Id}}", recipe.name
@@ -132,7 +133,7 @@ def mounted(engine: ContainerEngine, name: str) -> Iterator[Path]:
 
 
 def file_hashes(root: Path) -> Mapping[str, str]:
-    """Every path with its kind, mode, owner and the SHA-256 of its content; times do not count."""
+    """Every path with its kind, mode, owner and the SHA-256 of its content; times are ignored."""
     found: dict[str, str] = {}
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
@@ -156,10 +157,10 @@ def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, 
 
 
 def room_for(work: Path, gigabytes: int) -> None:
-    """Refuse to begin where the disk would be full.
+    """Refuse to begin if the disk would become full.
 
     Raises:
-        StackError: less is free.
+        StackError: less space is free.
     """
     free = shutil.disk_usage(work).free / 1e9
     if free < gigabytes:

@@ -1,4 +1,4 @@
-"""Workers in containers that leave in turn, while calls go on at another one of them."""
+"""Workers in containers that shut down in turn, while calls continue at another one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ READY, GONE = 200, 0
 RETURN_S, LOOK_S = 180.0, 0.5
 
 COMMAND_FRAMES = 150
-"""Of the call that is moved by ``antiphon drain``, which takes seconds to start on a busy machine."""
+"""Frames of the call that is moved by ``antiphon drain``, which takes seconds to start on a busy machine."""
 
 
 @dataclass
 class ContainerRoll:
-    """The workers of a service in containers, by their names: the ids of the containers.
+    """The workers of a service in containers, by name: the ids of the containers.
 
     With ``is_by_command`` a worker is drained by ``antiphon drain`` in a container, otherwise from here.
     """
@@ -40,7 +40,7 @@ class ContainerRoll:
     coming_back: dict[str, asyncio.Future[None]] = field(default_factory=dict)
 
     async def drain(self, name: str) -> None:
-        """Have a worker hand over its calls and leave; it starts again as soon as it has left."""
+        """Make a worker hand over its calls and shut down; it restarts at once."""
         target = next(it for it in self.workers if it != name and self._is_up(it))
         there = f"https://{target}:8997"
         if self.is_by_command:
@@ -53,19 +53,19 @@ class ContainerRoll:
         self.coming_back[name] = asyncio.ensure_future(self._come_back(name))
 
     async def are_two_there(self) -> None:
-        """Wait until no more than one worker is on its way back."""
+        """Wait until at most one worker is restarting."""
         while len(away := [task for task in self.coming_back.values() if not task.done()]) > 1:
             await asyncio.wait(away, return_when=asyncio.FIRST_COMPLETED)
 
     async def are_all_there(self) -> None:
-        """Wait until none is."""
+        """Wait until none is restarting."""
         await asyncio.gather(*self.coming_back.values())
 
     def _is_up(self, name: str) -> bool:
         return name not in self.coming_back or self.coming_back[name].done()
 
     async def _come_back(self, name: str) -> None:
-        """Wait for its end and its next start, by podman's own restart or by hand, at whatever address."""
+        """Wait for its end and its next start, by podman's own restart or by hand, at any address."""
         async with asyncio.timeout(RETURN_S):
             while await self._status(name) == READY:  # noqa: ASYNC110 (another process)
                 await asyncio.sleep(LOOK_S)
@@ -75,7 +75,7 @@ class ContainerRoll:
                 await asyncio.sleep(LOOK_S)
 
     async def _status(self, name: str) -> int:
-        """Of ``/readyz``; ``GONE`` where nothing answers."""
+        """The status of ``/readyz``; ``GONE`` if there is no answer."""
         address = await asyncio.to_thread(self._address, name)
         try:
             async with self.http.get(f"http://{address}:8998/readyz") as response:
@@ -89,7 +89,7 @@ class ContainerRoll:
 
 
 def hand_over(engine: ContainerEngine, url: str, secret: Path, model: str, calls: int) -> list[str]:
-    """What came of a worker drained by ``antiphon drain`` under a call, and of ``calls`` one by one.
+    """The results of draining a worker with ``antiphon drain`` during a call, and of ``calls`` one by one.
 
     Raises:
         StackError: a call was lost, or has other words than one that stayed.

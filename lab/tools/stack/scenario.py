@@ -1,4 +1,4 @@
-"""What happens to a stack: up, calls through the load balancer, a roll, a kill, down."""
+"""The scenario of a stack: up, calls through the load balancer, a rolling restart, a kill, down."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CALL_S = 12.0
 
 @dataclass(frozen=True)
 class StackPlan:
-    """What the workers run, the secret they share, and how many calls are handed over."""
+    """The workers' models, their shared secret, and the number of calls that are handed over."""
 
     backend: str
     secret: Path
@@ -35,7 +35,7 @@ class StackPlan:
 
 @dataclass
 class StackLog:
-    """The log: a line a step, with the seconds since the start."""
+    """The log: a line for each step, with the seconds since the start."""
 
     started_s: float = field(default_factory=time.monotonic)
     lines: list[str] = field(default_factory=list)
@@ -47,10 +47,10 @@ class StackLog:
 
 
 def run(engine: ContainerEngine, steps: StackLog, plan: StackPlan) -> None:
-    """All of it; containers, networks and volumes are gone afterwards, however it ends.
+    """Run all steps; containers, networks and volumes are removed afterwards in any case.
 
     Raises:
-        StackError: a step did not do what it should.
+        StackError: a step had another result than expected.
     """
     engine.compose("down", "--volumes", "--remove-orphans")
     try:
@@ -122,7 +122,7 @@ def _calls(engine: ContainerEngine, steps: StackLog) -> None:
 
 
 def _roll(engine: ContainerEngine, steps: StackLog) -> None:
-    """Workers in turn are stopped while calls go on, and started again: no call ends before its time."""
+    """Workers are stopped in turn while calls continue, and started again: no call ends early."""
     for name in DUPLEX[:2]:
         with ThreadPoolExecutor(1) as pool:
             calls = pool.submit(call, f"{URL}/m/duplex", engine.work, sessions=SESSIONS * 2, seconds=CALL_S)
@@ -137,7 +137,7 @@ def _roll(engine: ContainerEngine, steps: StackLog) -> None:
 
 
 def _kill(engine: ContainerEngine, steps: StackLog) -> None:
-    """A worker is killed; new calls go to the other one at once, and podman or we start it again."""
+    """A worker is killed; new calls go to the other one at once, and podman or this tool restarts it."""
     engine.podman("kill", "--signal", "KILL", DUPLEX[0])
     found = call(f"{URL}/m/duplex", engine.work, sessions=SESSIONS, seconds=CALL_S)
     steps.say(f"killed {DUPLEX[0]}; calls begun at once: {found}")
@@ -168,20 +168,20 @@ def _all_duplex(engine: ContainerEngine) -> bool:
 
 
 def _weights(engine: ContainerEngine, backend: str, count: int) -> bool:
-    """Whether the load balancer knows so many usable workers with free rows."""
+    """Whether the load balancer has this number of usable workers with free rows."""
     up = [row for row in _servers(engine, backend) if row["status"] == "UP"]
-    # Weight 100 is HAProxy's before the first answer of the agent.
+    # Weight 100 is HAProxy's before the first answer of the agent check.
     return len(up) == count and all(0 < int(row["weight"]) < 100 for row in up)
 
 
 def _calls_at(engine: ContainerEngine, backend: str) -> int:
-    """Connections to the workers of a backend, now."""
+    """Current connections to the workers of a backend."""
     names = (backend, f"{backend}-queue")
     return sum(int(row["scur"]) for name in names for row in _servers(engine, name))
 
 
 def _servers(engine: ContainerEngine, backend: str) -> list[dict[str, str]]:
-    """The workers of a backend as the load balancer sees them; none where it does not answer."""
+    """The workers of a backend as the load balancer reports them; none if it does not answer."""
     address = engine.podman(
         *("inspect", "--format", '{{(index .NetworkSettings.Networks "antiphon_inside").IPAddress}}'),
         "antiphon_balancer_1",

@@ -1,4 +1,4 @@
-"""Parity by interpreted kernels; run by ``test_gpu_parity.py``."""
+"""Parity with interpreted kernels; run by ``test_gpu_parity.py``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SHRUNK = small_size(published_sizes()["moshi-7b"])
 SIZE = replace(SHRUNK, lm={**SHRUNK.lm, **FEW_STREAMS})
 
 
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # what the fault leaves may be any number
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # the fault can leave any number
 def test_a_ticket_that_is_not_zero_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No program is the last then, so what attention has split is never joined."""
+    """Then no program is the last one, so the splits of attention are never joined."""
     monkeypatch.setattr(fused, "DEVICES", ("cpu",))
     opened = steps.open_window
 

@@ -229,8 +229,8 @@ def _add_page(app: web.Application, root: Path | None) -> None:
 async def close_calls(app: web.Application, error: AntiphonError) -> None:
     """End every conversation with an error, all at once, and wait until they have ended.
 
-            Connections between two calls, or with an agent's answer to a text, get it too, without a wait for them.
-        """
+    Connections between two calls, or with an agent's answer to a text, get it too, without a wait.
+    """
     for socket in app[SERVICES].waiting:
         socket.interrupt(error)
     calls = tuple(app[SERVICES].calls)

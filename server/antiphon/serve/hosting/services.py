@@ -32,14 +32,14 @@ from antiphon.serve.transport.socket import Socket
 class Services:
     """The parts of one running server.
 
-            ``metrics`` counts what happens before a model is found; ``calls`` are the active calls of all models,
-        each an :class:`antiphon.serve.calls.call.Call`, whose module imports this one, and ``changed`` is set
-        when one has ended, or one of the ``answers`` that agents write; ``waiting`` are the connections that may
-        have no call; ``provoked`` takes log lines that callers can cause at will. ``arrivals`` are calls arriving
-        from other workers. ``begin_drain`` drains the server, or one engine by its device, and moves the calls to
-        an address. ``canary`` is set while two versions of a model are on trial. ``agents`` are the voice agents
-        by name, each an :class:`antiphon.serve.calls.agent.AgentParts`, whose module imports this one too.
-        """
+    ``metrics`` counts events before a model is found. ``calls`` are the active calls of all models, each an
+    :class:`antiphon.serve.calls.call.Call`, whose module imports this one. ``changed`` is set when a call has
+    ended, or one of the ``answers`` that agents write. ``waiting`` are the connections that may have no call.
+    ``provoked`` takes log lines that callers can cause at will. ``arrivals`` are calls arriving from other
+    workers. ``begin_drain`` drains the server, or one engine by its device, and moves the calls to an address.
+    ``canary`` is set while two versions of a model are on trial. ``agents`` are the voice agents by name, each
+    an :class:`antiphon.serve.calls.agent.AgentParts`, whose module imports this one too.
+    """
 
     config: ServerConfig
     models: Models
