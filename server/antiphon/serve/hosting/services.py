@@ -36,9 +36,9 @@ class Services:
     :class:`antiphon.serve.calls.call.Call`, whose module imports this one. ``changed`` is set when a call has
     ended, or one of the ``answers`` that agents write. ``waiting`` are the connections that may have no call.
     ``provoked`` takes log lines that callers can cause at will. ``arrivals`` are calls arriving from other
-    workers. ``begin_drain`` drains the server, or one engine by its device, and moves the calls to an address.
-    ``canary`` is set while two versions of a model are on trial. ``agents`` are the voice agents by name, each
-    an :class:`antiphon.serve.calls.agent.AgentParts`, whose module imports this one too.
+    workers. ``begin_drain`` drains the server, or one engine by its device, and moves the calls to an
+    address. ``canary`` is set while two versions of a model are on trial. ``agents`` are the voice agents by
+    name, each an :class:`antiphon.serve.calls.agent.AgentParts`, whose module imports this one too.
     """
 
     config: ServerConfig
