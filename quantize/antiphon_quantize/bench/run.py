@@ -1,4 +1,4 @@
-"""A whole run: every model is loaded, then measured turn by turn, then summarised on the card."""
+"""A whole run: every model is loaded, then measured turn by turn, then summarised as a benchmark card."""
 
 from __future__ import annotations
 
