@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.docs.named_tests import has_test
+from tests.docs.promises import FAULTS, INVARIANTS
 from tests.repo.tracked import ROOT
 
 DOCS = ROOT / "docs"
-TABLES = ("invariant", "fault")
 
 
-def rows_of(head: str) -> dict[str, tuple[str, ...]]:
-    """The tests of each row of the table whose first column has this head."""
-    lines = (DOCS / "promises.md").read_text().splitlines()
-    rows: dict[str, tuple[str, ...]] = {}
-    for line in lines[lines.index(f"| {head} | tests |") + 2 :]:
-        if not line.startswith("|"):
-            break
-        what, tests = (cell.strip() for cell in line.strip("|").split(" | "))
-        assert what not in rows, f"{what} has two rows"
-        rows[what] = tuple(re.findall(r"`(.+?)`", tests))
-    return rows
-
-
-@pytest.mark.parametrize("head", TABLES)
-def test_every_row_names_tests_that_exist(head: str) -> None:
-    rows = rows_of(head)
-    assert {what for what, tests in rows.items() if not tests} == set()
-    assert {named for tests in rows.values() for named in tests if not has_test(named)} == set()
+@pytest.mark.parametrize("promises", [INVARIANTS, FAULTS], ids=["invariants", "faults"])
+def test_every_promise_names_tests_that_exist(promises: Mapping[str, Sequence[str]]) -> None:
+    assert {what for what, tests in promises.items() if not tests} == set()
+    assert {named for tests in promises.values() for named in tests if not has_test(named)} == set()
 
 
 def test_a_test_that_is_not_there_is_found() -> None:
@@ -41,7 +28,7 @@ def test_a_test_that_is_not_there_is_found() -> None:
         "docs/test_promises.py::no_such",
         "docs/test_nothing.py",
         "docs/named_tests.py::has",
-        "docs/test_promises.py::rows_of",
+        "docs/test_promises.py::DOCS",
     ):
         assert not has_test(named), named
 
@@ -56,7 +43,7 @@ def test_a_decision_names_its_tests(record: Path) -> None:
 def test_no_fault_of_the_matrix_is_left_out() -> None:
     matrix = (DOCS / "reliability.md").read_text().partition("<!-- faults -->")[2]
     matrix = matrix.partition("<!-- end of faults -->")[0]
-    assert list(rows_of("fault")) == re.findall(r"^\| (`\w+`) \|", matrix, re.MULTILINE)
+    assert list(FAULTS) == re.findall(r"^\| `(\w+)` \|", matrix, re.MULTILINE)
 
 
 def test_no_document_names_a_test_file_that_is_gone() -> None:
