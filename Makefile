@@ -122,7 +122,7 @@ $(SERVE_READY): | $(BIN)/python
 
 $(DEV_READY): | $(SERVE_READY)
 	@echo "==> setting up $(VENV): the tools of development, and upstream's models to compare with"
-	$(PIP) -e '.[torch,mlx,pocket,otel,zeroconf,quantize,dev]' einops
+	$(PIP) -e '.[torch,mlx,pocket,otel,zeroconf,webrtc,quantize,dev]' einops
 	$(PIP) --no-deps moshi autobahntestsuite
 	@rm -f $(VENV)/.dev-* && touch $@
 

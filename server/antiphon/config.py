@@ -182,6 +182,18 @@ class ServerConfig:
         "announce Wyoming ports that others reach to Home Assistant, by mDNS (extra zeroconf)",
         group=Group.NETWORK,
     )
+    webrtc: int = option(
+        0,
+        "calls by WebRTC at once of each front end, on UDP ports of all addresses (extra webrtc); 0: none",
+        minimum=0,
+        group=Group.NETWORK,
+    )
+    ice_server: tuple[str, ...] = option(
+        (),
+        "server for WebRTC behind a NAT: stun:HOST:PORT or turn://USER:PASSWORD@HOST:PORT; one of each",
+        metavar="ADDRESS",
+        group=Group.NETWORK,
+    )
     free_rows_port: int = option(
         0,
         "port that reports the free rows to HAProxy (its agent-check); 0: none",

@@ -29,6 +29,7 @@
         │   └── UsageLimitError      the key has used its seconds of the day
         ├── KeyRevokedError          the key of a call is not, or no longer, valid
         ├── SessionTimeoutError      the peer fell silent, or never began
+        ├── PeerConnectionError      no connection by WebRTC: ICE or DTLS failed, or took too long
         ├── ReplacedError            the call continues through another connection
         ├── MovedError               the call continues at another worker (carries its name)
         ├── HandOverError            another worker cannot have a call, or may not
@@ -211,6 +212,10 @@ class KeyRevokedError(SessionError):
 
 class SessionTimeoutError(SessionError):
     """The peer stopped sending, or never sent audio."""
+
+
+class PeerConnectionError(SessionError):
+    """No connection to a peer by WebRTC: ICE or DTLS has failed, or took too long."""
 
 
 class ReplacedError(SessionError):

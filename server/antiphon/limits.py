@@ -110,4 +110,6 @@ class Limits:
     max_hand_overs: int = constant(
         2, "calls of other workers that arrive at once at each front end; each is in memory twice", minimum=1
     )
-    connect_timeout_s: float = constant(15.0, "for the TLS handshake of a connection", minimum=0.1)
+    connect_timeout_s: float = constant(
+        15.0, "for the TLS handshake of a connection, and for a peer by WebRTC to connect", minimum=0.1
+    )

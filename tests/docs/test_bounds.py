@@ -38,7 +38,17 @@ TESTS: Mapping[str, Sequence[str]] = {
         "serve/hosting/test_tcp.py::between_requests_makes_room",
         "supervisor/test_connections.py::without_a_request_makes_room",
     ),
-    "connect_timeout_s": ("serve/hosting/test_limits.py::tls_handshake_that_does_not_end",),
+    "connect_timeout_s": (
+        "serve/hosting/test_limits.py::tls_handshake_that_does_not_end",
+        "serve/dialects/test_realtime_peer.py::never_connects_frees_its_row",
+    ),
+    "serve/transport/peer.py::GATHER_S": ("serve/dialects/test_realtime_peer.py::stun_server_is_silent",),
+    "protocol/sdp.py::MAX_OFFER_BYTES": ("protocol/test_sdp.py::refused_says_why",),
+    "protocol/sdp.py::MAX_CANDIDATES": ("protocol/test_sdp.py::refused_says_why",),
+    "serve/media/peer_sound.py::MOST_AHEAD_S": (
+        "serve/media/test_peer_sound.py::far_ahead_of_the_clock_is_dropped",
+    ),
+    "serve/media/peer_sound.py::MOST_WAITING": ("serve/media/test_peer_sound.py::burst_is_cut",),
     "serve/hosting/app.py::KEEPALIVE_TIMEOUT_S": ("serve/hosting/test_limits.py::header_that_does_not_end",),
     "max_message_bytes": (
         "serve/transport/test_frames.py::refused_before_it_is_here",

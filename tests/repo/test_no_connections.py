@@ -17,6 +17,7 @@ WATCHED_S = 15.0
 
 DEPENDENCIES = (
     "aiohttp",
+    "aiortc",
     "av",
     "gguf",
     "huggingface_hub",

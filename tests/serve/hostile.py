@@ -23,6 +23,7 @@ from tests.serve.hostile_values import (
     packed,
     random_value,
 )
+from tests.support.offers import OFFER
 
 Message: TypeAlias = bytes | str
 
@@ -346,6 +347,39 @@ def forms_of_sound(random: Random) -> list[bytes]:
     ]
 
 
+def offers(random: Random) -> list[bytes]:
+    """Offers of WebRTC that are none, or that aiortc cannot read behind our own checks."""
+    lines = OFFER.decode().split("\r\n")
+    cut = ["\r\n".join(lines[: int(end)]).encode() for end in random.integers(1, len(lines), size=6)]
+    mixed = ["\r\n".join(lines[int(it)] for it in random.permutation(len(lines))).encode() for _ in range(3)]
+    forms = [
+        form_of(sdp=OFFER, session=json.dumps(random_value(random)).encode()),
+        form_of(sdp=b"v=0"),
+        form_of(session=b"{}"),
+        form_of(sdp=OFFER, session=DEEP_JSON),
+    ]
+    told = [
+        OFFER.replace(b"sha-256 ", b"sha-999 "),
+        OFFER.replace(b"a=setup:actpass", b"a=setup:holdconn"),
+        OFFER.replace(b"a=mid:1", b"a=mid:0"),
+        OFFER.replace(b"BUNDLE 0 1", b"BUNDLE 7"),
+        OFFER.replace(b"a=sctp-port:5000", b"a=sctp-port:99999999"),
+        OFFER.replace(b"192.0.2.7 40001 typ", b"0.0.0.0 0 typ"),
+        OFFER.replace(b"minptime=10", b"minptime"),
+        OFFER.replace(b"UDP/DTLS/SCTP webrtc", b"DTLS/SCTP x"),
+    ]
+    return [
+        *(garbled(random, OFFER) for _ in range(6)),
+        *cut,
+        *mixed,
+        *forms,
+        *told,
+        b"",
+        DEEP_JSON,
+        b"v=0\n" * 9000,
+    ]
+
+
 ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "GET /api/chat": Upgraded(
         (
@@ -388,6 +422,12 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
         ("/unmute/v1/realtime", "/m/assistant/unmute/v1/realtime"), unmute_messages, (bytes(1_048_577),)
     ),
     "POST /v1/realtime/client_secrets": Asked(bodies_of_sessions),
+    "POST /v1/realtime/calls": Asked(offers, {"Content-Type": "application/sdp"}),
+    "POST /api/chat": Asked(offers, {"Content-Type": "application/sdp"}),
+    "POST /v1/realtime/calls/{id}/hangup": Asked(),
+    "DELETE /v1/realtime/calls/{id}": Asked(),
+    "DELETE /api/chat/{id}": Asked(),
+    "GET /v1/realtime/calls": Asked(),
     "POST /api/asr-streaming": Asked(bodies_of_sound),
     "POST /api/tts_streaming": Asked(bodies_of_text),
     "POST /v1/audio/speech": Asked(orders_of_speech),

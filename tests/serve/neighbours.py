@@ -28,7 +28,12 @@ from tests.support.wav import decode_wav
 @asynccontextmanager
 async def everything(upload_timeout_s: float = 10.0, **settings: Any) -> AsyncIterator[Server]:
     """A server with a model of every kind, an agent and rows enough for its attackers, and ``settings``."""
-    limits = {"max_messages_per_s": 100_000, "max_upload_s": 2.0, "upload_timeout_s": upload_timeout_s}
+    limits = {
+        "connect_timeout_s": 1.0,
+        "max_messages_per_s": 100_000,
+        "max_upload_s": 2.0,
+        "upload_timeout_s": upload_timeout_s,
+    }
     async with TextModelServer().serve() as text:
         agent = AgentConfig(
             name="assistant", text_models=(TextModelConfig(llm=text.url, llm_model="scripted"),)
@@ -39,6 +44,7 @@ async def everything(upload_timeout_s: float = 10.0, **settings: Any) -> AsyncIt
             also=[("null-duplex", DUPLEX), ("null-hibiki", HIBIKI)],
             beside=[(null_checkpoint(STT), NullBackend(STT, 6)), speaker(6)],
             limits=limits,
+            webrtc=1,
             agents=(agent,),
             **settings,
         ) as server:

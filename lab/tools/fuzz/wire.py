@@ -34,6 +34,7 @@ from antiphon.protocol.live_delegation import read_delegation
 from antiphon.protocol.multipart import FormReader, Piece, boundary_of
 from antiphon.protocol.realtime_session import RealtimeSession, SessionType
 from antiphon.protocol.realtime_session import change as change_session
+from antiphon.protocol.sdp import read_offer
 from antiphon.protocol.speech_request import parse_speech_request
 from antiphon.protocol.transcription_request import parse_form
 from antiphon.serve.access.addresses import client_address, parse_networks
@@ -262,6 +263,12 @@ def _add(found: list[tuple[str, bool, bytes]], piece: Piece) -> None:
         found[-1] = (name, is_file, content + piece.data)
 
 
+def read_sdp(data: bytes) -> None:
+    """An offer of WebRTC; what is kept of one is the same offer when it is read again."""
+    offer = read_offer(data)
+    require(read_offer(offer.text.encode()) == offer, "what is kept of an offer is another one")
+
+
 def read_headers(data: bytes) -> None:
     """Headers that decide who may connect: one ``Name: value`` a line."""
     lines = [line.partition(":") for line in data.decode("latin-1").split("\n")]
@@ -300,5 +307,6 @@ TARGETS = {
     "unmute": Target(read_unmute, (FieldError,)),
     "rest_json": Target(read_rest_json, (FieldError,)),
     "form": Target(read_form, (ProtocolError,)),
+    "sdp": Target(read_sdp, (ProtocolError,), max_bytes=4096),
     "headers": Target(read_headers, (AntiphonError,), max_bytes=512),
 }

@@ -188,6 +188,26 @@ class OpusDecoder(_Native):
             raise self._failure(count, f"decoding a packet of {len(packet)} bytes")
         return self._output[:count].copy()
 
+    def conceal(self, samples: int, following: bytes = b"") -> FloatArray:
+        """The audio of a lost packet of ``samples``, float32 ``[samples]``.
+
+        It is what the ``following`` packet repeats of it, where that repeats any, else an estimate.
+
+        Raises:
+            AudioError: another number of samples than a packet has, or the decoder was closed.
+        """
+        count: int = self._decode(
+            self._open_handle(),
+            following or None,
+            len(following),
+            self._output_address,
+            samples,
+            int(bool(following)),
+        )
+        if count < 0:
+            raise self._failure(count, f"concealing {samples} samples")
+        return self._output[:count].copy()
+
 
 def packet_ms(packet: bytes) -> float:
     """The duration of a packet in milliseconds, from its header; 0 if the header is invalid."""

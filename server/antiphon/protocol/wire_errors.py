@@ -20,6 +20,7 @@ from antiphon.errors import (
     DrainingError,
     KeyRevokedError,
     MovedError,
+    PeerConnectionError,
     ProtocolError,
     RecordingTooLongError,
     ReplacedError,
@@ -105,6 +106,7 @@ WIRE_FORMS: Final[Mapping[type[AntiphonError], WireForm]] = MappingProxyType(
         UsageLimitError: WireForm(_POLICY, _POLICY, 429, 429, 403, _RATE, "insufficient_quota"),
         KeyRevokedError: WireForm(_POLICY, _POLICY, 503, 401, 403, _INVALID, "invalid_api_key"),
         SessionTimeoutError: WireForm(_POLICY, _POLICY, 503, 408, 403, _INVALID, "session_timeout"),
+        PeerConnectionError: WireForm(_POLICY, _POLICY, 503, 503, 503, _SERVER, "peer_connection_failed"),
         ReplacedError: WireForm(
             CloseCode.REPLACED, CloseCode.REPLACED, 503, 500, 403, _INVALID, "session_replaced"
         ),

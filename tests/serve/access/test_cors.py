@@ -38,7 +38,7 @@ async def test_a_preflight_of_an_allowed_origin_needs_no_key(
     async with serving(allow_origin=allowed, api_keys=str(keys)) as server:
         status, headers = await preflight(server, PAGE)
         assert status == 204
-        assert [headers[name] for name in RULES] == [named, "GET, HEAD, POST", ASKED]
+        assert [headers[name] for name in RULES] == [named, "GET, HEAD, POST, DELETE", ASKED]
         assert headers["Access-Control-Max-Age"] == "600"
         assert headers.get("Vary") == (None if named == "*" else "Origin")
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -28,7 +29,7 @@ from antiphon.serve.hosting.front_end import Connections, FrontEnd, check_unchan
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.hosting.tcp import TcpServer
 from antiphon.supervisor import messages
-from antiphon.supervisor.messages import CONTROL, ControlReply, Message
+from antiphon.supervisor.messages import CONTROL, ControlReply, ControlSocket, Message
 from tests.support.calm import calm
 from tests.support.null_models import CODEC, null_checkpoint
 
@@ -81,6 +82,20 @@ async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed
     front_end.peer.close()
     one.close()
     other.close()
+
+
+async def test_calls_that_are_in_no_request_count_as_busy_connections() -> None:
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response()
+
+    sent: list[Message] = []
+    peer, calls = cast("ControlSocket", SimpleNamespace(send=sent.append)), [1, 2]
+    connections = Connections(peer, web.Server(answer), NO_TCP, 15.0, lambda: len(calls))
+    connections.look()
+    connections.look()
+    calls.clear()
+    connections.look()
+    assert sent == [messages.Load(0, 2, ()), messages.Load(0, 0, ())]
 
 
 async def test_a_drain_that_comes_before_the_application_is_built_holds_for_it() -> None:

@@ -138,6 +138,7 @@ async def test_the_list_of_models() -> None:
             "/v1/live/sessions",
             "/v1/realtime",
             "/v1/realtime/client_secrets",
+            "/v1/realtime/calls",
             "/twilio",
             "/telnyx",
             "/asterisk",

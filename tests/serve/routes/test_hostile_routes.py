@@ -30,7 +30,11 @@ REFUSED = {1007, 1008, 1009}
 """What a client hears that said something which cannot be; 1000 where it had said the end before."""
 
 SOCKETS = [route for route, attack in ATTACKS.items() if isinstance(attack, Upgraded)]
-SESSIONS = [route for route in ATTACKS if route in SOCKETS or route.startswith(("POST /api", "POST /v1"))]
+SESSIONS = [
+    route
+    for route in ATTACKS
+    if route in SOCKETS or (route.startswith(("POST /api", "POST /v1")) and not route.endswith("/hangup"))
+]
 QUESTIONS = [route for route in ATTACKS if route not in SESSIONS]
 FIRST_MESSAGES = 3
 """How much nonsense one connection gets in, at most, before its last straw."""

@@ -25,7 +25,7 @@ from antiphon.serve.access.keys import KeyEntry
 
 PREFIX: Final = "ek_"
 
-PATHS: Final = re.compile(r"(/m/[^/]+)?/v1/realtime(/translations)?")
+PATHS: Final = re.compile(r"(/m/[^/]+)?/v1/realtime(/translations|/calls(/[^/]+(/hangup)?)?)?")
 """The paths on which an ephemeral key is valid."""
 
 MIN_SECONDS: Final = 10

@@ -146,7 +146,7 @@ def page_headers(host: str | None) -> dict[str, str]:
     }
 
 
-METHODS: Final = "GET, HEAD, POST"
+METHODS: Final = "GET, HEAD, POST, DELETE"
 MAX_AGE_S: Final = 600
 """Seconds for which a browser caches the permission to send a request."""
 

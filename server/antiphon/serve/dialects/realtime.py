@@ -20,7 +20,6 @@ from antiphon.ipc.values import FrameReply, SessionStats
 from antiphon.models.prompt import Prompt
 from antiphon.models.transcript import Marked, Word
 from antiphon.protocol import realtime
-from antiphon.protocol.event_text import text_of
 from antiphon.protocol.live_events import Info
 from antiphon.protocol.realtime_events import Event, error_event, event
 from antiphon.protocol.realtime_input import InputTurns
@@ -62,15 +61,20 @@ class RealtimeDialect(Dialect[FrameReply]):
         prompt_of: PromptMaker,
         captions_of: Callable[[str], tuple[Captions, str] | None],
         rules: ReplyRules | None = None,
+        has_tracks: bool = False,
     ) -> None:
-        """Prepare ``session``; ``rules`` define when a response ends, ``captions_of`` finds a recogniser."""
+        """Prepare ``session``; ``rules`` define when a response ends, ``captions_of`` finds a recogniser.
+
+        ``has_tracks``: audio is apart from the events.
+        """
         super().__init__()
         self.tokenizer = model.tokenizer
         self.listens_at_s = math.inf  # the model waits for its persona until then
-        self._session, self._prompt_of, self._captions_of = session, prompt_of, captions_of
+        self._client = client = RealtimeClient(has_tracks=has_tracks)
+        self._session = session = client.settled(session)
+        self._prompt_of, self._captions_of = prompt_of, captions_of
         self._name, self._spec = model.name, model.engine.info.spec
         spec = self._spec
-        self._client = client = RealtimeClient()
         self._line = DuplexLine(line_of(session.input_format), spec, line_of(session.output.format))
         self._replies = Responses(
             client.ids, client.items, session.output, frame_ms=round(spec.frame_ms), rules=rules
@@ -89,7 +93,7 @@ class RealtimeDialect(Dialect[FrameReply]):
     def feed(self, message: Message) -> Sequence[Action]:
         if self.has_more and not message:
             return self._decode()
-        asked = realtime.decode(text_of(message))
+        asked = self._client.read(message)
         self.listens_at_s = 0.0
         match asked:
             case realtime.AppendAudio():
@@ -113,6 +117,8 @@ class RealtimeDialect(Dialect[FrameReply]):
             case realtime.TruncateItem():
                 place = {"content_index": asked.content_index, "audio_end_ms": asked.audio_end_ms}
                 return (Send([event("conversation.item.truncated", item_id=asked.item_id, **place)]),)
+            case realtime.Unsupported() if self._client.has_tracks:
+                return (Send(self._replies.cancel(None, None)),) if self._replies.has_spoken else ()
             case realtime.Unsupported():
                 words = f"type is {asked.type}, which is for WebRTC and SIP"
                 raise FieldError(words, param="type", code="unsupported_event", event_id=asked.event_id)
@@ -140,7 +146,7 @@ class RealtimeDialect(Dialect[FrameReply]):
         return ResponseRequest(asked.metadata, output, refusal)
 
     def _update(self, asked: realtime.Update) -> Sequence[Action]:
-        before, after = self._session, change(self._session, asked.session)
+        before, after = self._session, self._client.settled(change(self._session, asked.session))
         self._audio.renew()
         if self._is_listening and after.output.voice != before.output.voice:
             after = replace(after, output=replace(after.output, voice=before.output.voice))  # voice is fixed

@@ -41,7 +41,6 @@ from antiphon.audio.codecs import make_decoder, make_encoder
 from antiphon.errors import AntiphonError, FieldError
 from antiphon.models.prompt import Prompt
 from antiphon.protocol import realtime, realtime_response
-from antiphon.protocol.event_text import text_of
 from antiphon.protocol.fields import Fields
 from antiphon.protocol.realtime_events import Event, error_event, event
 from antiphon.protocol.realtime_input import InputTurns
@@ -98,14 +97,17 @@ class AgentDialect(Dialect[AgentNews]):
 
     policy = Policy(expects_input=False, has_answers=True)
 
-    def __init__(self, session: RealtimeSession, parts: AgentParts, *, voice_of: VoiceMaker) -> None:
-        """Prepare ``session``.
+    def __init__(
+        self, session: RealtimeSession, parts: AgentParts, *, voice_of: VoiceMaker, has_tracks: bool = False
+    ) -> None:
+        """Prepare ``session``; ``has_tracks``: audio is apart from the events.
 
         Raises:
             FieldError: its tools cannot be read.
         """
         super().__init__()
-        self.client = RealtimeClient()
+        self.client = RealtimeClient(has_tracks=has_tracks)
+        session = self.client.settled(session)
         self.listens_at_s = math.inf
         self.is_quiet = session.detection is None
         self._session, self._parts, self._voice_of = session, parts, voice_of
@@ -125,7 +127,7 @@ class AgentDialect(Dialect[AgentNews]):
     def feed(self, message: Message) -> Sequence[Action]:
         if self.has_more and not message:
             return self._decode()
-        asked = realtime.decode(text_of(message), has_tools=True)
+        asked = self.client.read(message, has_tools=True)
         self.listens_at_s = 0.0
         match asked:
             case realtime.AppendAudio():
@@ -152,6 +154,8 @@ class AgentDialect(Dialect[AgentNews]):
             case realtime.Clear():
                 self._audio.renew()
                 return (Instruct(ForgetTurn()), Send(self._turns.clear()))
+            case realtime.Unsupported() if self.client.has_tracks:
+                return () if self._response is None else (Instruct(CancelReply()),)
             case realtime.Unsupported():
                 words = f"type is {asked.type}, which is for WebRTC and SIP"
                 raise FieldError(words, param="type", code="unsupported_event", event_id=asked.event_id)
@@ -174,7 +178,7 @@ class AgentDialect(Dialect[AgentNews]):
         return (PushAudio(pcm, pcm.size / self._rate),)
 
     def _update(self, asked: realtime.Update) -> Sequence[Action]:
-        before, after = self._session, change(self._session, asked.session)
+        before, after = self._session, self.client.settled(change(self._session, asked.session))
         settings = self._settings(reply_fields(after), after)
         self._audio.renew()
         if self._is_listening and after.output.voice != before.output.voice:

@@ -10,7 +10,6 @@ from antiphon.audio.vad import SpeechDetector, SpeechStarted
 from antiphon.errors import AntiphonError, FieldError
 from antiphon.models.transcript import Marked, Word
 from antiphon.protocol import realtime
-from antiphon.protocol.event_text import text_of
 from antiphon.protocol.realtime_events import Event, error_event, event
 from antiphon.protocol.realtime_input import InputTurns
 from antiphon.protocol.realtime_session import RealtimeSession, change
@@ -29,10 +28,21 @@ class TranscriptionDialect(Dialect[AsrNews]):
 
     policy = Policy(is_live=False, expects_input=False, has_answers=True)
 
-    def __init__(self, session: RealtimeSession, model: ServedModel, is_own: Callable[[str], bool]) -> None:
-        """Prepare ``session``; ``is_own`` tests whether a name is this model's."""
+    def __init__(
+        self,
+        session: RealtimeSession,
+        model: ServedModel,
+        is_own: Callable[[str], bool],
+        *,
+        has_tracks: bool = False,
+    ) -> None:
+        """Prepare ``session``; ``is_own`` tests whether a name is this model's.
+
+        ``has_tracks``: audio is apart from the events.
+        """
         super().__init__()
-        self._session, self._client, self._is_own = session, RealtimeClient(), is_own
+        self._client, self._is_own = RealtimeClient(has_tracks=has_tracks), is_own
+        self._session = session = self._client.settled(session)
         self._rate = model.engine.info.spec.sample_rate
         self._turns = InputTurns(self._client.ids, self._client.items, has_transcript=True)
         self._detector = SpeechDetector(self._rate, rules_of(session.detection))
@@ -47,7 +57,7 @@ class TranscriptionDialect(Dialect[AsrNews]):
     def feed(self, message: Message) -> Sequence[Action]:
         if self.has_more and not message:
             return self._decode()
-        asked = realtime.decode(text_of(message))
+        asked = self._client.read(message)
         match asked:
             case realtime.AppendAudio():
                 return self._hear(asked)
@@ -95,7 +105,7 @@ class TranscriptionDialect(Dialect[AsrNews]):
         return committed
 
     def _update(self, asked: realtime.Update) -> list[Event]:
-        before, after = self._session, change(self._session, asked.session)
+        before, after = self._session, self._client.settled(change(self._session, asked.session))
         named = after.transcription_model
         if named is not None and not self._is_own(named):
             raise FieldError(

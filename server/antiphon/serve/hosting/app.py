@@ -29,6 +29,7 @@ from antiphon.serve.calls.output_listener import OutputListeners
 from antiphon.serve.hosting.agents import check_text_models, make_agents
 from antiphon.serve.hosting.canary_router import CanaryRouter
 from antiphon.serve.hosting.event_loop import LoopLag
+from antiphon.serve.hosting.peers import Peers
 from antiphon.serve.hosting.served import Models, ServedModel
 from antiphon.serve.hosting.services import SERVICES, Services
 from antiphon.serve.hosting.turns import Turns
@@ -48,6 +49,7 @@ from antiphon.serve.routes.routing import add_question, add_routes
 from antiphon.serve.routes.static import StaticFiles, web_root
 from antiphon.serve.routes.tts import list_voices
 from antiphon.serve.routes.upload import read_small
+from antiphon.serve.routes.webrtc import add_hang_up
 from antiphon.serve.transport.connection_faults import ConnectionFaults
 
 BURST_LINES = 20
@@ -84,6 +86,7 @@ def build_app(
 
     Raises:
         ConfigError: keys, proxies or a folder of recordings that cannot be used, or two models of one name.
+        MissingExtraError: calls by WebRTC, without the extra.
     """
     access, agents = access or Access(config), make_agents(config.served_agents, models, families)
     own_names = [f"{agent.name}={agent.stt.name}" for agent in agents.values()]  # the agents' own names
@@ -110,6 +113,7 @@ def build_app(
     if config.canary is not None:
         listen = OutputListeners(served, clock).open
         router = CanaryRouter(served, config, access.client, listen=listen)
+    peers = Peers(config.webrtc, config.ice_server, config.limits, clock) if config.webrtc else None
     app[FAULTS] = ConnectionFaults(families, own_log, clock)
 
     async def services(app: web.Application) -> AsyncIterator[None]:
@@ -137,12 +141,14 @@ def build_app(
             tracer=tracer,
             recorder=recorder,
         )
-        app[SERVICES].canary, app[SERVICES].agents = router, agents
+        app[SERVICES].canary, app[SERVICES].agents, app[SERVICES].peers = router, agents, peers
         watching = asyncio.create_task(watch_keys(access, app[SERVICES].calls))
         asking = asyncio.create_task(check_text_models(agents, own_log))
         yield
         watching.cancel()
         asking.cancel()
+        if peers is not None:
+            await peers.close()
         for agent in agents.values():
             await agent.text_model.close()
         if router is not None:
@@ -158,6 +164,7 @@ def build_app(
     if config.allow_origin:
         app.on_response_prepare.append(readable(config.allow_origin))
     add_routes(app, ROUTES, AGENT_ROUTES)
+    add_hang_up(app)
     add_question(app, "/healthz", healthz, open_as="health")
     add_question(app, "/health", healthz, open_as="health")
     add_question(app, "/readyz", readyz, open_as="health")

@@ -60,15 +60,25 @@ Handling: TypeAlias = web.RequestHandler | TcpConnection
 class Connections:
     """Connections from the supervisor: which are busy, and which have closed.
 
-    A connection is busy until its first request is answered, and during every request.
+    A connection is busy until its first request is answered, and during every request. Calls that are in no
+    request count as busy connections.
     """
 
     def __init__(
-        self, peer: ControlSocket, server: web.Server, tcp: TcpServer, connect_timeout_s: float
+        self,
+        peer: ControlSocket,
+        server: web.Server,
+        tcp: TcpServer,
+        connect_timeout_s: float,
+        calls_apart: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Report to ``peer`` about the connections of both servers; TLS may take ``connect_timeout_s``."""
+        """Report to ``peer`` about the connections of both servers; TLS may take ``connect_timeout_s``.
+
+        ``calls_apart`` counts the calls that are in no request.
+        """
         self._peer, self._server, self._tcp = peer, server, tcp
-        self._connect_timeout_s = connect_timeout_s
+        self._connect_timeout_s, self._calls_apart = connect_timeout_s, calls_apart
+        self._busy = 0  # as reported last
         self._received = 0
         self._numbers: dict[Handling, int] = {}
         self._beginning: set[Handling] = set()
@@ -138,12 +148,15 @@ class Connections:
         self._idle &= alive
         for handler in gone:
             self._unasked.pop(handler, None)
-        if gone:
+        if gone or self._count() != self._busy:
             self._report([self._numbers.pop(handler) for handler in gone])
 
     def _report(self, closed: Sequence[int] = ()) -> None:
-        busy = len(self._numbers) - len(self._idle)
-        self._peer.send(messages.Load(self._received, busy, tuple(closed)))
+        self._busy = self._count()
+        self._peer.send(messages.Load(self._received, self._busy, tuple(closed)))
+
+    def _count(self) -> int:
+        return len(self._numbers) - len(self._idle) + self._calls_apart()
 
 
 def check_unchanged(name: str, checkpoint: Checkpoint, running: Mapping[str, str]) -> None:
@@ -220,7 +233,9 @@ class FrontEnd:
         app[SERVICES].begin_drain = lambda *which: self.peer.send(messages.BeginDrain(*which))
         limit_s = self._config.limits.connect_timeout_s
         tcp = TcpServer(app[SERVICES], self._config.tcp_ports)
-        self.connections = Connections(self.peer, runner.server, tcp, limit_s)
+        peers = app[SERVICES].peers
+        held = partial(len, () if peers is None else peers)
+        self.connections = Connections(self.peer, runner.server, tcp, limit_s, held)
         # A full collection visits all objects: with torch loaded it takes 170 ms and makes two frames late.
         # Objects made before now are permanent anyway.
         gc.collect()

@@ -1,7 +1,8 @@
 """``/api/chat``: from a request to a conversation, or to a refusal that the client can read.
 
-Every refusal is sent before the upgrade, with an HTTP status: 400 query or prompt, and the checks of
-:mod:`antiphon.serve.routes.routing`: 401 key, 403 origin, 404 model, 429 sessions, 503 full or draining.
+A GET is a WebSocket, a POST an offer of WebRTC. Every refusal is sent before the upgrade, with an HTTP
+status: 400 query or prompt, and the checks of :mod:`antiphon.serve.routes.routing`: 401 key, 403 origin, 404
+model, 429 sessions, 503 full or draining.
 Extended clients (``?ext=1``) are browsers, which cannot read a failed upgrade: from 404 on they are upgraded,
 answered with the reason in an ``error`` event, and closed with its code.
 """
@@ -15,10 +16,17 @@ from functools import partial
 
 from aiohttp import web
 
-from antiphon.errors import AntiphonError, ProtocolError, ResumeError, SessionError, SessionTimeoutError
+from antiphon.errors import (
+    AntiphonError,
+    ProtocolError,
+    ResumeError,
+    SessionError,
+    SessionTimeoutError,
+    UnsupportedError,
+)
 from antiphon.models.prompt import Prompt
 from antiphon.protocol import events, moshi
-from antiphon.protocol.chat import ChatRequest, ResumeMode, parse_chat_query
+from antiphon.protocol.chat import AudioFormat, ChatRequest, ResumeMode, parse_chat_query
 from antiphon.protocol.resume import decode_claim
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import ANYBODY, Caller
@@ -28,7 +36,7 @@ from antiphon.serve.calls.connect import admit_then_upgrade, upgrade_then_admit
 from antiphon.serve.calls.local_resume import local_resume
 from antiphon.serve.calls.participant import Place, Talker
 from antiphon.serve.calls.resume import CLAIM_S, CallResume
-from antiphon.serve.dialects.chat import ChatDialect
+from antiphon.serve.dialects.chat import AUDIO_TAG, ChatDialect
 from antiphon.serve.dialects.chat_agent import AgentChatDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
@@ -41,6 +49,7 @@ from antiphon.serve.routes.routing import (
     plain_refusal,
     refuse_in,
 )
+from antiphon.serve.routes.webrtc import answer_offer, offer_of
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
 
@@ -80,17 +89,24 @@ def chat_call(
     prompt: Prompt | None = None,
     *,
     caller: Caller = ANYBODY,
+    has_tracks: bool = False,
 ) -> Call:
-    """The call of a request."""
+    """The call of a request; ``has_tracks``: its audio comes by a track, which may lose some."""
     has_resume = chat.resume is not ResumeMode.NO
     resume = CallResume(services, caller, model.engine.info.spec.frame_ms) if has_resume else None
     dialect = ChatDialect(chat, model, services.clock(), None if resume is None else resume.sequence)
-    talker = Talker(model, Place(model.engine, chat.parameters, chat.wait_s, prompt))
+    dialect.is_stamped = dialect.is_stamped and not has_tracks
+    place = Place(model.engine, chat.parameters, chat.wait_s, prompt)
+    talker = Talker(model, place, fills_gaps=has_tracks)
     return Call(services, model, dialect, talker, caller=caller, resume=resume, may_record=chat.may_record)
 
 
-async def agent_call(services: Services, agent: AgentParts, chat: ChatRequest, caller: Caller) -> Call:
+async def agent_call(
+    services: Services, agent: AgentParts, chat: ChatRequest, caller: Caller, *, has_tracks: bool = False
+) -> Call:
     """The call of a voice agent; ``text_prompt`` contains instructions, ``voice_prompt`` a voice.
+
+    ``has_tracks``: its audio comes by a track, which may lose some.
 
     Raises:
         SessionFailedError: the voice's file is broken.
@@ -100,11 +116,39 @@ async def agent_call(services: Services, agent: AgentParts, chat: ChatRequest, c
         services,
         instructions=chat.text_prompt or "",
         voice=chat.voice_prompt,
-        fills_gaps=False,  # its client gets a frame for each of its own
+        fills_gaps=has_tracks,  # else its client gets a frame for each of its own
     )
     local = None if chat.resume is ResumeMode.NO else local_resume(services, caller)
     dialect = AgentChatDialect(chat, agent, services.clock(), local)
+    dialect.is_stamped = dialect.is_stamped and not has_tracks
     return Call(services, agent.stt, dialect, speaker, caller=caller, local=local)
+
+
+async def handle_chat_offer(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """The answer to an offer of WebRTC, whose call continues: ``POST /api/chat``.
+
+    Audio goes by the tracks, all other messages by a data channel, if the offer has one.
+
+    Raises:
+        web.HTTPException, SessionError: refused.
+    """
+    agent = services.agent_for(named_model(request))
+    chat = check_request(request, model, services.config.limits.max_wait_s)
+    if chat.resume is not ResumeMode.NO:
+        raise web.HTTPBadRequest(text="a call by WebRTC cannot be resumed: leave out resume\n")
+    chat = replace(chat, format=AudioFormat.PCM_S16LE, wait_s=0.0)
+    try:
+        offer, _ = await offer_of(request, services)
+        if agent is not None:
+            call = await agent_call(services, agent, chat, caller, has_tracks=True)
+        else:
+            prompt = await prompt_of(model, chat, services)
+            call = chat_call(services, model, chat, prompt, caller=caller, has_tracks=True)
+        return await answer_offer(request, services, call, offer, head=AUDIO_TAG, ext=chat.extended)
+    except (ProtocolError, UnsupportedError) as error:
+        raise plain_refusal(error) from error
 
 
 async def resume_chat(
@@ -157,7 +201,10 @@ def is_resumption(query: Mapping[str, str]) -> bool:
 
 refuse_chat = refuse_in(lambda request: refusal if request.query.get("ext") == "1" else None)
 
-ROUTES = (Route("GET", "/api/chat", handle_chat, refuse_chat, resumes=is_resumption, has_agents=True),)
+ROUTES = (
+    Route("GET", "/api/chat", handle_chat, refuse_chat, resumes=is_resumption, has_agents=True),
+    Route("POST", "/api/chat", handle_chat_offer, has_agents=True),
+)
 
 
 def check_request(request: web.Request, model: ServedModel, max_wait_s: float) -> ChatRequest:

@@ -1,4 +1,4 @@
-"""``/v1/realtime``: OpenAI Realtime over a WebSocket, with models that talk and recognisers.
+"""``/v1/realtime``: OpenAI Realtime over a WebSocket or by WebRTC, with models that talk and recognisers.
 
 A wrong key, a foreign origin and a wrong query are refused before the upgrade. All other refusals are an
 ``error`` event and a close, which stock clients can read.
@@ -13,12 +13,20 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from antiphon.errors import AntiphonError, FieldError, RetiredApiError, UnknownModelError
+from antiphon.errors import (
+    AntiphonError,
+    FieldError,
+    ProtocolError,
+    RetiredApiError,
+    UnknownModelError,
+    UnsupportedError,
+)
 from antiphon.models.prompt import Prompt
 from antiphon.models.published import TRANSLATING
 from antiphon.models.spec import LIVE_KINDS, PipelineKind
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.fields import Fields
+from antiphon.protocol.payload import decode_object
 from antiphon.protocol.realtime import RETIRED
 from antiphon.protocol.realtime_events import encode, error_event
 from antiphon.protocol.realtime_reply import ReplyRules
@@ -40,6 +48,7 @@ from antiphon.serve.dialects.translation import TranslationDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.client_secrets import handle_client_secrets, prepared_session, session_of
+from antiphon.serve.routes.openai_errors import api_error
 from antiphon.serve.routes.prompts import prompt_of_session, voice_of_agent
 from antiphon.serve.routes.routing import (
     ELSEWHERE,
@@ -49,6 +58,7 @@ from antiphon.serve.routes.routing import (
     plain_refusal,
     refuse_in,
 )
+from antiphon.serve.routes.webrtc import CALLS, answer_offer, offer_of
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
 from antiphon.serve.transport.upgrade import is_upgrade
@@ -69,37 +79,86 @@ async def handle_realtime(
     if speaks_beta(request):
         error = RetiredApiError(f"{RETIRED}: connect without OpenAI-Beta")
         return await upgrade_to_refuse(request, services, model.metrics, error, refusal)
-    rules, named = reply_rules(request.query), named_model(request)
-    prepared = prepared_session(services, presented_key(request.headers, request.query))
+    rules = reply_rules(request.query)
     try:
-        session = session_of(services, Fields(prepared or _asked(request, services, model), "session"), named)
+        session = _session(request, services, model)
     except FieldError as error:
         raise plain_refusal(error) from error
+    if ELSEWHERE in request.headers and (agent := services.agents.get(session.model)) is not None:
+        await agent.check_room()
+    call = await _call_of(services, session, caller, rules)
+    return await _hold(request, services, call.model, call)
+
+
+async def handle_offer(
+    request: web.Request, services: Services, model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """The answer to an offer of WebRTC, whose call continues: ``POST /v1/realtime/calls``.
+
+    The offer is the body, or the part ``sdp`` of a form with a ``session``.
+
+    Raises:
+        web.HTTPException, SessionError: refused.
+    """
+    rules = reply_rules(request.query)
+    try:
+        offer, asked = await offer_of(request, services)
+        session = _session(request, services, model, asked)
+        call = await _call_of(services, session, caller, rules, has_tracks=True)
+        return await answer_offer(request, services, call, offer)
+    except (ProtocolError, UnsupportedError) as error:
+        raise api_error(error).exception() from error
+
+
+def _session(
+    request: web.Request, services: Services, model: ServedModel, asked: bytes = b""
+) -> RealtimeSession:
+    """The session of an ephemeral key, of JSON, or of the query; ``model`` answers the path.
+
+    Raises:
+        ProtocolError: it cannot be used.
+        UnknownModelError: there is no such model.
+    """
+    fields = prepared_session(services, presented_key(request.headers, request.query))
+    if fields is None:
+        fields = decode_object(asked, "session") if asked else _asked(request, services, model)
+    return session_of(services, Fields(fields, "session"), named_model(request))
+
+
+async def _call_of(
+    services: Services,
+    session: RealtimeSession,
+    caller: Caller,
+    rules: ReplyRules,
+    *,
+    has_tracks: bool = False,
+) -> Call:
+    """A call of the model or the agent of a session; ``has_tracks``: its audio is apart from its events.
+
+    Raises:
+        SessionFailedError: an agent's voice's file is broken.
+    """
     if (agent := services.agents.get(session.model)) is not None:
-        if ELSEWHERE in request.headers:
-            await agent.check_room()
-        call = await _agent_call(services, agent, session, caller)
-        return await _hold(request, services, agent.stt, call)
+        return await _agent_call(services, agent, session, caller, has_tracks=has_tracks)
     model = services.model_for(session.model, caller)
     if session.type is SessionType.TRANSCRIPTION:
-        transcriber = Transcriber(model, services.clock)
-        dialect = TranscriptionDialect(session, model, partial(services.models.are_one, session.model))
-        call = Call(services, model, dialect, transcriber, caller=caller)
-    else:
-        talking = RealtimeDialect(
-            session,
-            model,
-            prompt_of=partial(prompt_of_session, services, model),
-            captions_of=partial(_captions_of, services, model),
-            rules=rules,
-        )
-        talker = Talker(model, Place(model.engine, model.parameters()), fills_gaps=True)
-        call = Call(services, model, talking, talker, caller=caller)
-    return await _hold(request, services, model, call)
+        is_own = partial(services.models.are_one, session.model)
+        dialect = TranscriptionDialect(session, model, is_own, has_tracks=has_tracks)
+        return Call(services, model, dialect, Transcriber(model, services.clock), caller=caller)
+    talking = RealtimeDialect(
+        session,
+        model,
+        prompt_of=partial(prompt_of_session, services, model),
+        captions_of=partial(_captions_of, services, model),
+        rules=rules,
+        has_tracks=has_tracks,
+    )
+    talker = Talker(model, Place(model.engine, model.parameters()), fills_gaps=True)
+    return Call(services, model, talking, talker, caller=caller)
 
 
 async def _agent_call(
-    services: Services, agent: AgentParts, session: RealtimeSession, caller: Caller
+    services: Services, agent: AgentParts, session: RealtimeSession, caller: Caller, *, has_tracks: bool
 ) -> Call:
     """A call of an agent.
 
@@ -112,7 +171,7 @@ async def _agent_call(
 
     if session.output.voice is None:
         session = replace(session, output=replace(session.output, voice=agent.voice))
-    dialect = AgentDialect(session, agent, voice_of=prompt_of)
+    dialect = AgentDialect(session, agent, voice_of=prompt_of, has_tracks=has_tracks)
     voice = await prompt_of(session.output.voice)
     parts = replace(agent, settings=dialect.settings)
     speaker = Agent(parts, services.clock, voice=voice, new_id=dialect.client.ids.new)
@@ -216,5 +275,7 @@ SECRETS = Route("POST", f"{PATH}/client_secrets", handle_client_secrets)
 
 TRANSLATIONS = Route("GET", f"{PATH}/translations", handle_translation, refuse_realtime)
 
-TALKER_ROUTES = (REALTIME, SECRETS, TRANSLATIONS)
-LISTENER_ROUTES = (REALTIME, SECRETS)
+OFFERS = Route("POST", CALLS, handle_offer)
+
+TALKER_ROUTES = (REALTIME, SECRETS, TRANSLATIONS, OFFERS)
+LISTENER_ROUTES = (REALTIME, SECRETS, OFFERS)

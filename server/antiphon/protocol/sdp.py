@@ -1,0 +1,83 @@
+"""An offer of WebRTC in SDP (RFC 8866), checked and stripped before any other code reads it.
+
+An offer may have one section of audio, with Opus, and one of data channels. Candidates with a name of mDNS
+are left out: a peer that has such a name reaches the server first. So is the end of the candidates, since a
+peer may have an address that it does not know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from antiphon.errors import ProtocolError
+
+CONTENT_TYPE: Final = "application/sdp"
+
+MAX_OFFER_BYTES: Final = 32_768
+"""Most bytes of an offer; browsers write 2 to 6 KB."""
+
+MAX_LINE_CHARS: Final = 2048
+MAX_CANDIDATES: Final = 32
+"""Most addresses of a peer: the server sends packets to each of them."""
+
+SECTIONS: Final = ("audio", "application")
+
+OPUS: Final = re.compile(r"a=rtpmap:(\d{1,3}) opus/48000/2", re.IGNORECASE)
+NEEDED: Final = ("a=ice-ufrag:", "a=ice-pwd:", "a=fingerprint:", "a=rtcp-mux", "a=mid:")
+"""Lines without which no connection begins; one connection carries all sections."""
+
+CANDIDATE: Final = "a=candidate:"
+_LEFT_OUT: Final = re.compile(r"a=end-of-candidates|a=candidate:(\S+ ){4}\S+\.local .*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerOffer:
+    """A checked offer; ``has_channel``: it has a section of data channels."""
+
+    text: str
+    has_channel: bool
+
+
+def read_offer(data: bytes) -> PeerOffer:
+    """The offer in a body.
+
+    Raises:
+        ProtocolError: it is no SDP, too long, without audio in Opus, or has further sections.
+    """
+    if len(data) > MAX_OFFER_BYTES:
+        raise ProtocolError(f"an offer of {len(data)} bytes, the limit is {MAX_OFFER_BYTES}")
+    lines = data.decode("utf-8", "replace").splitlines()
+    if not lines or lines[0] != "v=0":
+        raise ProtocolError("the offer is no SDP: its first line has to be v=0")
+    if (longest := max(map(len, lines))) > MAX_LINE_CHARS:
+        raise ProtocolError(f"a line of {longest} characters in the offer, the limit is {MAX_LINE_CHARS}")
+    sections = Counter(line[2:].partition(" ")[0] for line in lines if line.startswith("m="))
+    if further := sorted(sections.keys() - set(SECTIONS)):
+        raise ProtocolError(
+            f"the offer has a section of {further[0][:20]!r}; it may have audio and application"
+        )
+    if sections["audio"] != 1 or sections["application"] > 1:
+        raise ProtocolError(
+            f"the offer has {sections['audio']} sections of audio and {sections['application']} of data "
+            "channels; it has to have one of audio, and may have one of data channels"
+        )
+    if not any(OPUS.fullmatch(line) for line in lines):
+        raise ProtocolError("the offer's audio has no codec opus/48000/2")
+    for needed in NEEDED:
+        if not any(line.startswith(needed) for line in lines):
+            raise ProtocolError(f"the offer has no line {needed}")
+    kept = [line for line in lines if not _LEFT_OUT.fullmatch(line)]
+    if (candidates := sum(line.startswith(CANDIDATE) for line in kept)) > MAX_CANDIDATES:
+        raise ProtocolError(f"{candidates} candidates in the offer, the limit is {MAX_CANDIDATES}")
+    return PeerOffer("".join(f"{line}\r\n" for line in kept), sections["application"] == 1)
+
+
+def with_repair(answer: str) -> str:
+    """An answer that asks the peer for packets of Opus that repeat the one before (RFC 7587, section 7)."""
+    form = OPUS.search(answer)
+    if form is None or f"a=fmtp:{form[1]} " in answer:
+        return answer
+    return answer.replace(form[0], f"{form[0]}\r\na=fmtp:{form[1]} minptime=10;useinbandfec=1", 1)

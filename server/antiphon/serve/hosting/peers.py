@@ -1,0 +1,120 @@
+"""Calls by WebRTC in this process: their connections by name, their bound, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from antiphon.errors import ConfigError, MissingExtraError, ServerFullError, UnknownSessionError
+from antiphon.limits import Limits
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.transport.peer import Peer
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCall:
+    """A held call: its connection, its caller, and its task."""
+
+    peer: Peer
+    caller: Caller
+    task: asyncio.Task[None]
+
+
+class Peers:
+    """At most ``most`` connections at once."""
+
+    def __init__(self, most: int, servers: Sequence[str], limits: Limits, clock: Callable[[], float]) -> None:
+        """Prepare; ``servers`` are addresses of STUN and TURN servers, see :func:`ice_server`.
+
+        Raises:
+            MissingExtraError: the extra ``webrtc`` is not installed.
+            ConfigError: a server's address cannot be used.
+        """
+        try:
+            import aiortc
+        except ImportError as error:
+            raise MissingExtraError("calls by WebRTC", extra="webrtc", module="aiortc") from error
+        self._rtc, self._most, self._limits, self._clock = aiortc, most, limits, clock
+        self._servers = [aiortc.RTCIceServer(**ice_server(it)) for it in servers]
+        self._calls: dict[str, PeerCall] = {}
+        self._open = 0
+
+    def __len__(self) -> int:
+        """Connections at present."""
+        return self._open
+
+    @contextlib.asynccontextmanager
+    async def opened(self, head: bytes) -> AsyncIterator[Peer]:
+        """A connection for the block; ``head`` begins its messages that are sound.
+
+        Raises:
+            ServerFullError: there are as many as there may be.
+        """
+        if self._open >= self._most:
+            raise ServerFullError(f"{self._open} of {self._most} calls by WebRTC", retry_after_s=10)
+        self._open += 1
+        try:
+            peer = Peer(self._rtc, self._servers, head, self._limits, self._clock)
+            try:
+                yield peer
+            finally:
+                await peer.end()
+        finally:
+            self._open -= 1
+
+    def hold(self, peer: Peer, caller: Caller, work: Coroutine[Any, Any, None]) -> str:
+        """Do ``work`` with a connection, which has the returned name until then."""
+        name = f"rtc_{secrets.token_hex(8)}"
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(lambda _: self._calls.pop(name, None))
+        self._calls[name] = PeerCall(peer, caller, task)
+        return name
+
+    def find(self, name: str, caller: Caller) -> Peer:
+        """The connection of this name, if it is this caller's.
+
+        Raises:
+            UnknownSessionError: it is not; another key's connection counts as unknown.
+        """
+        call = self._calls.get(name)
+        if call is None or call.caller.key != caller.key:
+            raise UnknownSessionError("no such call by WebRTC here")
+        return call.peer
+
+    async def close(self) -> None:
+        """End all connections; their calls have ended."""
+        calls = tuple(self._calls.values())
+        for call in calls:
+            call.peer.cut()
+        await asyncio.gather(*(call.task for call in calls), return_exceptions=True)
+
+
+def ice_server(address: str) -> dict[str, str]:
+    """A STUN or TURN server as aiortc's arguments: ``stun:HOST:PORT``, ``turn://USER:PASSWORD@HOST:PORT``.
+
+    Raises:
+        ConfigError: the address is of another form.
+    """
+    parts = urlsplit(address.replace(":", "://", 1) if "://" not in address else address)
+    has_login = parts.username is not None and parts.password is not None
+    kinds = {"stun": not has_login, "turn": has_login, "turns": has_login}
+    try:
+        is_whole = bool(parts.hostname) and not parts.path and parts.port != 0
+    except ValueError:
+        is_whole = False
+    if not (kinds.get(parts.scheme, False) and is_whole):
+        raise ConfigError(
+            f"ice_server = {parts.scheme}:{parts.hostname or ''}: expected stun:HOST:PORT or "
+            "turn://USER:PASSWORD@HOST:PORT"
+        )
+    place = parts.hostname if parts.port is None else f"{parts.hostname}:{parts.port}"
+    query = f"?{parts.query}" if parts.query else ""
+    found = {"urls": f"{parts.scheme}:{place}{query}"}
+    if has_login:
+        found |= {"username": unquote(parts.username or ""), "credential": unquote(parts.password or "")}
+    return found

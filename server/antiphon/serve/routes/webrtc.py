@@ -1,0 +1,129 @@
+"""Calls by WebRTC: from an offer by POST to a call that continues after the answer, and its end by DELETE.
+
+The offer is refused, or admitted with its row, before the answer. The answer's ``Location`` names the call.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from aiohttp import hdrs, web
+
+from antiphon.errors import PeerConnectionError, ProtocolError, UnknownSessionError, UnsupportedError
+from antiphon.protocol.multipart import FORM, FormReader, boundary_of
+from antiphon.protocol.sdp import CONTENT_TYPE, PeerOffer, read_offer
+from antiphon.protocol.wire_errors import wire_form
+from antiphon.serve.access.callers import Caller
+from antiphon.serve.access.security import check_origin
+from antiphon.serve.calls.call import Call
+from antiphon.serve.hosting.peers import Peers
+from antiphon.serve.hosting.services import SERVICES, Services
+from antiphon.serve.routes.routing import MODEL_PREFIX, refusal_of
+from antiphon.serve.routes.upload import read_small
+from antiphon.serve.transport.peer import Peer
+
+CALLS: Final = "/v1/realtime/calls"
+
+PARTS: Final = ("sdp", "session")
+"""The parts of a form with an offer; others are ignored."""
+
+
+async def offer_of(request: web.Request, services: Services) -> tuple[PeerOffer, bytes]:
+    """The offer in a request, and the session in its form, or b"".
+
+    Raises:
+        UnsupportedError: the server takes no calls by WebRTC.
+        ProtocolError: the body cannot be used.
+        web.HTTPException: it is too large, or too slow.
+    """
+    _ = _peers_of(services)
+    data = await read_small(request, services, services.config.limits.max_message_bytes)
+    if request.content_type == CONTENT_TYPE:
+        return read_offer(data), b""
+    if request.content_type != FORM:
+        raise ProtocolError(
+            f"the body is {request.content_type[:40]}; an offer is {CONTENT_TYPE}, or in a form"
+        )
+    reader = FormReader(boundary_of(request.headers.get(hdrs.CONTENT_TYPE, "")))
+    parts = {name: bytearray() for name in PARTS}
+    for piece in reader.feed(data):
+        if piece.name in parts:
+            parts[piece.name] += piece.data
+    reader.check_complete()
+    return read_offer(bytes(parts["sdp"])), bytes(parts["session"])
+
+
+async def answer_offer(
+    request: web.Request, services: Services, call: Call, offer: PeerOffer, *, head: bytes = b"", **facts: Any
+) -> web.Response:
+    """The answer to an offer of a call, which begins once its peer is connected.
+
+    ``head`` begins the messages of its dialect that are sound.
+
+    Raises:
+        ProtocolError: the offer cannot be used.
+        SessionError: there is no room, or no row.
+    """
+    peers, ledger = _peers_of(services), services.access.ledger
+    async with AsyncExitStack() as stack:
+        stack.callback(call.abandon)
+        peer = await stack.enter_async_context(peers.opened(head))
+        answer = await peer.answer(offer)
+        await call.admit(route=request.path, **facts)
+        # The request itself counts until it is answered.
+        await stack.enter_async_context(ledger.hold(call.caller, rows=services.models.rows, extra=1))
+        name = peers.hold(peer, call.caller, _hold(services, call, peer, stack.pop_all()))
+    headers = {hdrs.LOCATION: f"{request.path}/{name}"}
+    return web.Response(status=201, text=answer, content_type=CONTENT_TYPE, headers=headers)
+
+
+async def _hold(services: Services, call: Call, peer: Peer, held: AsyncExitStack) -> None:
+    """Hold an admitted call until it is over, or its peer has not connected in time."""
+    metrics = call.model.metrics
+    async with held:
+        with metrics.sockets.track_inprogress():
+            try:
+                await peer.connected()
+                await call.run(peer)
+            except PeerConnectionError as error:
+                kind = type(error).__name__
+                services.provoked.info("call by WebRTC failed", of=kind, error=kind, reason=str(error))
+                peer.close_code = wire_form(error).close
+            finally:
+                metrics.closed(peer.close_code)
+
+
+def _peers_of(services: Services) -> Peers:
+    if services.peers is None:
+        raise UnsupportedError(
+            "this server takes no calls by WebRTC: start it with --webrtc CALLS, the most at once "
+            "(extra webrtc)"
+        )
+    return services.peers
+
+
+async def hang_up(request: web.Request) -> web.Response:
+    """End a call of the same key.
+
+    Raises:
+        web.HTTPException: 404 where this key has no such call here; 401, 403.
+    """
+    services = request.app[SERVICES]
+    check_origin(request, services.config.allow_origin)
+    caller: Caller = services.access.identify(request)
+    try:
+        if services.peers is None:
+            raise UnknownSessionError("no such call by WebRTC here")
+        services.peers.find(request.match_info["id"], caller).hang_up()
+    except UnknownSessionError as error:
+        raise refusal_of(request, error) from error
+    return web.Response()
+
+
+def add_hang_up(app: web.Application) -> None:
+    """Register the end of calls."""
+    for base in (CALLS, MODEL_PREFIX + CALLS, "/api/chat", f"{MODEL_PREFIX}/api/chat"):
+        app.router.add_delete(f"{base}/{{id}}", hang_up)
+    for base in (CALLS, MODEL_PREFIX + CALLS):
+        app.router.add_post(f"{base}/{{id}}/hangup", hang_up)

@@ -1,0 +1,312 @@
+"""One peer connection of WebRTC, from a call's side: messages both ways, and sound as binary messages.
+
+Text, and binary messages without sound, pass through the data channel that the peer opens. A binary message
+with the connection's ``head`` is sound: 16-bit samples at 24 kHz, which the audio tracks carry as Opus; one
+without samples drops the sound that waits to leave.
+
+ICE, DTLS, SRTP and SCTP are aiortc's. Its decoder, a thread with FFmpeg's resampler for each call, has no
+work: packets go to :class:`~antiphon.serve.media.peer_sound.IncomingSound` as they arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from fractions import Fraction
+from typing import Any, Final, final
+
+from antiphon.errors import AntiphonError, PeerConnectionError, ProtocolError
+from antiphon.limits import Limits
+from antiphon.log import Log
+from antiphon.protocol.close_codes import CloseCode
+from antiphon.protocol.sdp import PeerOffer, with_repair
+from antiphon.serve.media.peer_sound import RTP_RATE, IncomingSound, OutgoingSound
+from antiphon.serve.transport.socket import AHEAD_S, HOLD_S, READ_AHEAD_BYTES, RECHECK_S
+from antiphon.serve.transport.transport import M, Message, T, Taker, kept_bytes
+
+GATHER_S: Final = 5.0
+"""Seconds to find this server's addresses, which STUN and TURN servers report."""
+
+WATCH_S: Final = 1.0
+"""Seconds between looks at what the connection has received."""
+
+
+@final
+class Peer:
+    """One connection; used on the event loop only.
+
+    ``rtc`` is the package aiortc, ``head`` begins the messages that are sound.
+    """
+
+    close_code: int | None = None
+    was_cut = False
+
+    def __init__(
+        self, rtc: Any, servers: Sequence[Any], head: bytes, limits: Limits, clock: Callable[[], float]
+    ) -> None:
+        """Prepare; ``servers`` are aiortc's of STUN and TURN."""
+        bundle = rtc.RTCBundlePolicy.MAX_BUNDLE
+        self._rtc = rtc
+        self._connection = rtc.RTCPeerConnection(rtc.RTCConfiguration([*servers], bundlePolicy=bundle))
+        self._head, self._limits, self._clock = head, limits, clock
+        self._incoming, self._outgoing = IncomingSound(clock), OutgoingSound(clock)
+        self._sound = make_track(rtc, self._outgoing)
+        self._channel: Any = None
+        self._needs_channel = False
+        self._ahead: deque[Message] = deque()
+        self._ahead_bytes = 0
+        self._fault: AntiphonError | None = None
+        self._news, self._is_up, self._is_over = (asyncio.Event() for _ in range(3))
+        self._is_closing = False
+        self._paid_until_s = 0.0
+        self._watching: asyncio.Task[None] | None = None
+        self.seen_s = clock()
+
+    async def answer(self, offer: PeerOffer) -> str:
+        """The answer to a peer's offer, in SDP, with all addresses of this server.
+
+        Raises:
+            ProtocolError: the offer cannot be used.
+        """
+        connection, rtc = self._connection, self._rtc
+        self._needs_channel = offer.has_channel
+        transceiver = connection.addTransceiver(self._sound, direction="sendrecv")
+        opus = [it for it in rtc.RTCRtpSender.getCapabilities("audio").codecs if it.mimeType == "audio/opus"]
+        transceiver.setCodecPreferences(opus)
+        tap(transceiver.receiver, self._hear)
+        connection.on("connectionstatechange", self._follow_state)
+        connection.on("datachannel", self._take_channel)
+        try:
+            async with asyncio.timeout(GATHER_S):
+                await connection.setRemoteDescription(rtc.RTCSessionDescription(offer.text, "offer"))
+                await connection.setLocalDescription(await connection.createAnswer())
+        except TimeoutError:
+            raise PeerConnectionError(f"no address of this server was found within {GATHER_S:g} s") from None
+        except (
+            Exception
+        ) as error:  # a boundary: aiortc has errors of many kinds for offers that it cannot use
+            raise ProtocolError(f"the offer cannot be used: {type(error).__name__}: {error}"[:300]) from error
+        return with_repair(connection.localDescription.sdp)
+
+    async def connected(self) -> None:
+        """Wait until the peer is connected, and has opened its data channel, where it offered one.
+
+        Raises:
+            PeerConnectionError: it is not in time, or ICE or DTLS has failed.
+        """
+        limit_s = self._limits.connect_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._is_up.wait()
+        except TimeoutError:
+            connection = self._connection
+            states = f"ICE {connection.iceConnectionState}, connection {connection.connectionState}"
+            raise PeerConnectionError(f"the peer did not connect within {limit_s:g} s: {states}") from None
+        if self.has_ended:
+            raise PeerConnectionError(f"the connection to the peer is {self._connection.connectionState}")
+        self.seen_s = self._clock()
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    # Called by aiortc.
+
+    def _follow_state(self) -> None:
+        state = self._connection.connectionState
+        if state == "closed":
+            self.hang_up()
+        elif state == "failed":
+            self.cut()
+        elif state == "connected" and not self._needs_channel:
+            self._is_up.set()
+
+    def _take_channel(self, channel: Any) -> None:
+        """Use the first data channel; the events of its end and of its messages come from aiortc."""
+        if self._channel is None:
+            self._channel = channel
+            channel.on("message", self._take)
+            channel.on("close", self.hang_up)
+            self._is_up.set()
+
+    def _hear(self, packet: Any) -> None:
+        """Take a packet of RTP."""
+        self.seen_s = self._clock()
+        if packet.payload and self._is_up.is_set():
+            samples = self._incoming.packet(packet.sequence_number, packet.payload)
+            if samples and self._ahead_bytes < READ_AHEAD_BYTES:
+                self._keep(self._head + samples)
+
+    def _take(self, message: Message) -> None:
+        self.seen_s = self._clock()
+        if self._ahead_bytes < READ_AHEAD_BYTES:
+            self._keep(message)
+        elif self._fault is None:
+            self._fault = ProtocolError(f"more than {READ_AHEAD_BYTES} bytes are ahead of the call")
+            self._news.set()
+
+    def _keep(self, message: Message) -> None:
+        self._ahead.append(message)
+        self._ahead_bytes += kept_bytes(message)
+        self._news.set()
+
+    # Called by the call.
+
+    @property
+    def has_ended(self) -> bool:
+        return self._is_over.is_set() or self._is_closing
+
+    async def receive_any(self) -> Message | None:
+        while not (self._ahead or self._fault or self.has_ended):
+            self._news.clear()
+            await self._news.wait()
+        if self.has_ended:
+            return None
+        if self._fault is not None:
+            raise self._fault
+        now_s = self._clock()
+        self._paid_until_s = max(self._paid_until_s, now_s) + 1.0 / self._limits.max_messages_per_s
+        if self._paid_until_s > now_s + AHEAD_S:
+            await asyncio.sleep(HOLD_S)
+        message = self._ahead.popleft()
+        self._ahead_bytes -= kept_bytes(message)
+        return message
+
+    def timed(self, work: Callable[[M], T], message: M) -> T:
+        return work(message)
+
+    def taking_at_once(self, taker: Taker) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def wait_for(self, room: asyncio.Event) -> None:
+        waits = [asyncio.ensure_future(it.wait()) for it in (room, self._is_over)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def send(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if self.has_ended:
+                return
+            if isinstance(message, bytes) and message.startswith(self._head):
+                self._play(message[len(self._head) :])
+            elif self._channel is not None and self._channel.readyState == "open":
+                try:
+                    self._channel.send(message)
+                except ValueError as error:  # the peer announces how long a message may be
+                    self._fault = self._fault or ProtocolError(f"an event is too long for the peer: {error}")
+                    self._news.set()
+
+    def _play(self, samples: bytes) -> None:
+        if samples:
+            self._outgoing.put(samples)
+        else:
+            self._outgoing.clear()
+
+    def is_congested(self) -> bool:
+        return self._unsent_bytes > self._limits.max_unsent_bytes
+
+    @property
+    def _unsent_bytes(self) -> int:
+        return 0 if self._channel is None or self.has_ended else int(self._channel.bufferedAmount)
+
+    @property
+    def has_unsent(self) -> bool:
+        return self._unsent_bytes > 0 or not (self._outgoing.is_sent or self.has_ended)
+
+    def stalled_s(self, since_s: float) -> float:
+        return 0.0
+
+    def silent_s(self) -> float:
+        return self._clock() - self.seen_s
+
+    def ping(self) -> None:
+        """ICE asks the peer all the time."""
+
+    async def _watch(self) -> None:
+        """Look regularly for signs of life without sound, such as RTCP's reports, and for a flood."""
+        datagrams = 0
+        while not self.has_ended:
+            await asyncio.sleep(WATCH_S)
+            stats = await self._connection.getStats()
+            now = sum(it.packetsReceived for it in stats.values() if it.type == "transport")
+            if now > datagrams:
+                self.seen_s = self._clock()
+            datagrams = now
+            sctp = self._connection.sctp
+            if sctp is not None and sctp._advertised_rwnd < 0:  # parts of messages that never end
+                self._fault = self._fault or ProtocolError("the peer ignores how much the server reads ahead")
+                self._news.set()
+
+    def cut(self) -> None:
+        self._is_over.set()
+        self._is_up.set()
+        self._news.set()
+
+    def hang_up(self) -> None:
+        """End the connection: the client wishes so."""
+        self.close_code = self.close_code or CloseCode.NORMAL
+        self.cut()
+
+    async def close(self, code: int, reason: str) -> None:
+        """Send what waits, for a moment, and end; a peer sees the end of the connection, not the code."""
+        if self._is_closing:
+            return
+        self.close_code = self.close_code or code
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._limits.close_timeout_s):
+                while self.has_unsent:  # noqa: ASYNC110 (no event for either)
+                    await asyncio.sleep(RECHECK_S)
+        self._is_closing = True
+        self._news.set()
+
+    async def end(self) -> None:
+        """Free everything; the peer is notified."""
+        self._is_closing = True
+        self._news.set()
+        if self._watching is not None:
+            self._watching.cancel()
+        self.close_code = self.close_code or CloseCode.GOING_AWAY
+        # Its sockets close at the end: it is not cancelled, even where this task is.
+        closing = asyncio.get_running_loop().create_task(self._connection.close())
+        await asyncio.wait([closing], timeout=self._limits.close_timeout_s)
+        if not closing.done() or closing.exception() is not None:
+            error = closing.exception() if closing.done() else None
+            Log(__name__).error("a peer connection did not close in time", exc_info=error)
+        self._sound.stop()
+        self._incoming.close()
+        self._outgoing.close()
+
+
+def tap(receiver: Any, hear: Callable[[Any], None]) -> None:
+    """Pass the packets of a receiver of aiortc to ``hear``.
+
+    The receiver still counts them for its reports to the peer. Its decoder ends as soon as it begins: it is a
+    thread that the process would wait for.
+    """
+    count, receive = receiver._handle_rtp_packet, receiver.receive
+
+    async def handle(packet: Any, arrival_time_ms: int) -> None:
+        hear(packet)
+        await count(packet, arrival_time_ms=arrival_time_ms)
+
+    async def begin(parameters: Any) -> None:
+        await receive(parameters)
+        receiver._handle_disconnect()
+
+    receiver._handle_rtp_packet, receiver.receive = handle, begin
+
+
+def make_track(rtc: Any, sound: OutgoingSound) -> Any:
+    """A track of aiortc with packets that are encoded already."""
+    from av.packet import Packet
+
+    async def recv(_track: Any) -> Any:
+        data, time = await sound.next()
+        packet = Packet(data)
+        packet.pts, packet.time_base = time, Fraction(1, RTP_RATE)
+        return packet
+
+    return type("SoundTrack", (rtc.MediaStreamTrack,), {"kind": "audio", "recv": recv})()

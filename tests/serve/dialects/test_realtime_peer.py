@@ -1,0 +1,240 @@
+"""OpenAI Realtime by WebRTC: a peer of aiortc calls servers with the null backend."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import aiohttp
+import numpy as np
+import pytest
+
+from antiphon.errors import ConfigError, DrainingError
+from antiphon.protocol import sdp
+from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
+from antiphon.serve.hosting.peers import ice_server
+from antiphon.serve.transport import peer
+from tests.serve.agent_client import agent_serving
+from tests.serve.asr_client import STT
+from tests.serve.harness import FRAME_SAMPLES, serving, speech
+from tests.serve.live_client import parrot
+from tests.serve.peer_client import CALLS, calling_by_peer, no_connections, peer_client, post
+from tests.support.text_model import TextModelServer, says
+
+LONG = " ".join(["word"] * 60)
+SECRETS = "/v1/realtime/client_secrets"
+
+
+async def test_a_call_begins_is_answered_with_sound_and_ends() -> None:
+    async with serving(model=parrot(), webrtc=2) as server:
+        async with calling_by_peer(server) as client:
+            assert client.location.startswith(f"{CALLS}/rtc_")
+            created = (await client.event("session.created"))["session"]
+            assert created["model"] == "null-echo"
+            detection = {"type": "server_vad", "interrupt_response": False}
+            formats = {"input": {"turn_detection": detection}, "output": {"format": {"type": "audio/pcmu"}}}
+            client.send("session.update", session={"audio": formats})
+            updated = (await client.event("session.updated"))["session"]
+            assert updated["audio"]["output"]["format"] == {"type": "audio/pcm", "rate": 24000}
+            client.microphone.say(0.3 * speech(12))
+            begun = await client.event("output_audio_buffer.started")
+            done = (await client.event("response.done"))["response"]
+            stopped = await client.event("output_audio_buffer.stopped")
+            assert done["id"] == begun["response_id"] == stopped["response_id"]
+            assert done["status"] == "completed"
+            await client.until(lambda: client.heard.size > 48_000 * 0.9)
+            loud = client.heard[np.abs(client.heard) > 0.05]
+            assert loud.size > 0.5 * 12 * 2 * FRAME_SAMPLES * 0.5
+            assert not client.of("response.output_audio.delta")
+            assert not client.of("error")
+            assert [call.seconds > 0.5 for call in server.calls] == [True]
+        await server.is_empty()
+        await no_connections(server)
+
+
+async def test_an_ephemeral_key_has_the_session_of_its_calls(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(format_key(KeyEntry("page", digest_of("sk-page"))) + "\n")
+    bearer = {"Authorization": "Bearer sk-page"}
+    async with serving(model=parrot(), webrtc=2, api_keys=str(keys)) as server:
+        session = {"type": "realtime", "instructions": "By key."}
+        async with server.http.post(
+            server.url(SECRETS), json={"session": session}, headers=bearer
+        ) as response:
+            secret = {"Authorization": f"Bearer {(await response.json())['value']}"}
+        async with calling_by_peer(server, headers=secret) as client:
+            created = (await client.event("session.created"))["session"]
+            assert created["instructions"] == "By key."
+            assert [call.caller.name for call in server.calls] == ["page"]
+            async with peer_client() as other:
+                status, text, _ = await post(server, CALLS, await other.offer())
+            assert (status, json.loads(text)["error"]["code"]) == (401, "missing_authorization")
+            async with server.http.delete(server.url(client.location), headers=secret) as response:
+                assert response.status == 200
+            await server.is_empty()
+
+
+async def test_a_form_has_a_session_and_its_call_can_be_hung_up() -> None:
+    async with serving(model=parrot(), webrtc=2) as server, peer_client() as client:
+        form = aiohttp.FormData()
+        form.add_field("sdp", await client.offer(), content_type="application/sdp")
+        form.add_field("session", json.dumps({"instructions": "By form."}), content_type="application/json")
+        status, answer, location = await post(server, CALLS, form, content_type=None)
+        assert status == 201
+        await client.accept(answer)
+        assert (await client.event("session.created"))["session"]["instructions"] == "By form."
+        async with server.http.post(server.url(f"{location}/hangup")) as response:
+            assert response.status == 200
+        await no_connections(server)
+        async with server.http.delete(server.url(location)) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (404, "session_not_found")
+        _, metrics, _ = await server.get("/metrics")
+        assert 'antiphon_closed_sockets_total{code="1000",model="null-echo"} 1.0' in metrics
+
+
+async def test_a_recogniser_hears_a_track() -> None:
+    async with (
+        serving(spec=STT, webrtc=1) as server,
+        calling_by_peer(server, f"{CALLS}?intent=transcription") as client,
+    ):
+        created = (await client.event("session.created"))["session"]
+        assert created["type"] == "transcription"
+        client.send("session.update", session={"audio": {"input": {"turn_detection": None}}})
+        await client.event("session.updated")
+        await server.eventually(lambda: bool(server.calls) and server.calls[0].seconds > 0.2)
+        client.send("input_audio_buffer.commit")
+        done = await client.event("conversation.item.input_audio_transcription.completed")
+        assert done["usage"]["seconds"] > 0.1
+
+
+async def test_an_agent_speaks_over_a_track_and_is_cut() -> None:
+    async with (
+        TextModelServer(says(LONG)).serve() as text,
+        agent_serving(text, webrtc=1) as server,
+        calling_by_peer(server, f"{CALLS}?model=assistant") as client,
+    ):
+        await client.event("session.created")
+        item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Speak."}]}
+        client.send("conversation.item.create", item=item)
+        client.send("response.create")
+        begun = await client.event("output_audio_buffer.started")
+        await client.until(lambda: bool(client.heard.size))
+        client.send("output_audio_buffer.clear")
+        done = (await client.event("response.done"))["response"]
+        assert done["status_details"] == {"type": "cancelled", "reason": "client_cancelled"}
+        cleared = await client.event("output_audio_buffer.cleared")
+        assert cleared["response_id"] == begun["response_id"] == done["id"]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda text: "", "the offer is no SDP: its first line has to be v=0"),
+        (lambda text: text * 30, f"the limit is {sdp.MAX_OFFER_BYTES}"),
+        (lambda text: text.replace("m=audio", "m=video"), "the offer has a section of 'video'"),
+        (lambda text: text.replace("opus/48000/2", "speex/8000"), "no codec opus/48000/2"),
+        (lambda text: text.replace("a=fingerprint:", "a=finger:"), "no line a=fingerprint:"),
+        (lambda text: text.replace("a=fingerprint:sha-256 ", "a=fingerprint:sha-256"), "cannot be used"),
+    ],
+)
+async def test_an_offer_that_cannot_be_used_is_refused_with_its_reason(change: object, reason: str) -> None:
+    assert callable(change)
+    async with serving(model=parrot(), webrtc=1) as server, peer_client() as client:
+        status, text, _ = await post(server, CALLS, change(await client.offer()))
+        error = json.loads(text)["error"]
+        assert (status, error["code"]) == (400, "invalid_value")
+        assert reason in error["message"]
+        await no_connections(server)
+        await server.is_empty()
+
+
+async def test_a_server_without_calls_by_webrtc_says_how_to_take_some() -> None:
+    async with serving(model=parrot()) as server:
+        status, text, _ = await post(server, CALLS, "v=0")
+        error = json.loads(text)["error"]
+        assert (status, error["code"]) == (400, "unsupported_value")
+        assert "start it with --webrtc CALLS" in error["message"]
+
+
+async def test_no_more_calls_than_the_server_takes_and_no_more_than_there_are_rows() -> None:
+    async with serving(model=parrot(slots=2), webrtc=1) as server, calling_by_peer(server) as client:
+        await client.event("session.created")
+        async with peer_client() as other:
+            status, text, _ = await post(server, CALLS, await other.offer())
+        assert (status, json.loads(text)["error"]["message"]) == (503, "1 of 1 calls by WebRTC")
+
+
+async def test_a_peer_that_never_connects_frees_its_row() -> None:
+    limits = {"connect_timeout_s": 0.3}
+    async with (
+        serving(model=parrot(slots=1), webrtc=1, limits=limits) as server,
+        peer_client() as client,
+    ):
+        status, _, _ = await post(server, CALLS, await client.offer())
+        assert (status, server.engine.health().active) == (201, 1)
+        await server.is_empty()
+        await no_connections(server)
+
+
+async def test_a_stun_server_is_silent_and_ends_the_wait_for_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peer, "GATHER_S", 0.3)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
+        silent.bind(("127.0.0.1", 0))
+        server_name = f"stun:127.0.0.1:{silent.getsockname()[1]}"
+        async with (
+            serving(model=parrot(), webrtc=1, ice_server=(server_name,)) as server,
+            peer_client() as client,
+        ):
+            status, text, _ = await post(server, CALLS, await client.offer())
+            assert (status, json.loads(text)["error"]["code"]) == (503, "peer_connection_failed")
+            await no_connections(server)
+
+
+@pytest.mark.parametrize(
+    ("address", "found"),
+    [
+        ("stun:a.example:3478", {"urls": "stun:a.example:3478"}),
+        ("stun:a.example", {"urls": "stun:a.example"}),
+        (
+            "turn://me:p%40ss@a.example:3478?transport=tcp",
+            {"urls": "turn:a.example:3478?transport=tcp", "username": "me", "credential": "p@ss"},
+        ),
+        ("turns://me:x@a.example", {"urls": "turns:a.example", "username": "me", "credential": "x"}),
+    ],
+)
+def test_servers_of_ice_by_their_addresses(address: str, found: dict[str, str]) -> None:
+    assert ice_server(address) == found
+
+
+@pytest.mark.parametrize(
+    "address", ["", "a.example", "http://a", "stun:", "turn:a.example", "stun://x:secret@a", "stun:a:99999"]
+)
+def test_an_address_that_is_no_server_of_ice_is_refused_without_its_password(address: str) -> None:
+    with pytest.raises(ConfigError, match="expected stun:HOST:PORT or") as refused:
+        ice_server(address)
+    assert "secret" not in str(refused.value)
+
+
+async def test_a_peer_that_falls_silent_is_ended() -> None:
+    async with (
+        serving(model=parrot(), webrtc=1, limits={"liveness_timeout_s": 1.0}) as server,
+        calling_by_peer(server) as client,
+    ):
+        await client.event("session.created")
+        transport = client.connection.getSenders()[0].transport.transport
+        await transport.stop()  # no packet leaves any more, and no word of the end
+        await server.is_empty()
+
+
+async def test_a_draining_server_ends_calls_and_connections() -> None:
+    async with serving(model=parrot(), webrtc=1) as server, calling_by_peer(server) as client:
+        await client.event("session.created")
+        for call in server.calls:
+            call.end(DrainingError("the server is leaving"))
+        error = (await client.event("error"))["error"]
+        assert error["message"] == "the server is leaving"
+        await server.is_empty()
+        await no_connections(server)
