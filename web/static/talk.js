@@ -7,6 +7,7 @@ import { Hold, HOLD_KEY } from "./hold.js";
 import { isTyping } from "./keyhelp.js";
 import { LastCall } from "./lastcall.js";
 import { MicrophoneError } from "./microphone.js";
+import { Ongoing } from "./ongoing.js";
 import { clock, copy, download, fileName, headline, part, socketAddress, write } from "./page.js";
 import { Panel } from "./panel.js";
 import { modelsOf, PATHS } from "./parameters.js";
@@ -61,7 +62,7 @@ export class Talk {
     this._microphoneOn = part("microphone-on", HTMLButtonElement);
     this._tryNow = part("try-now", HTMLButtonElement);
     this._elapsed = part("elapsed", HTMLSpanElement);
-    this._ongoing = part("ongoing", HTMLElement);
+    this._ongoing = new Ongoing();
     this._notice = part("notice", HTMLElement);
     this._levels = [part("level-you", HTMLSpanElement), part("level-reply", HTMLSpanElement)];
     this._score = new Score(part("score", HTMLCanvasElement));
@@ -95,8 +96,6 @@ export class Talk {
     this._leavesMs = null;
     this._isStopped = false;
     this._isStarting = false;
-    /** Whether the call ended while another view was shown. */
-    this._isNews = false;
     this._awake = new Awake(() => this.isCalling);
     this.isShown = false;
   }
@@ -108,7 +107,7 @@ export class Talk {
     this._microphoneOn.addEventListener("click", () => void this._useMicrophone());
     this._hold.begin();
     this._tryNow.addEventListener("click", () => this._call?.session.tryNow());
-    part("ongoing-end", HTMLButtonElement).addEventListener("click", () => void this._hangUp());
+    this._ongoing.begin(() => void this._hangUp());
     this._voice.addEventListener("change", () => this._settings.keepVoice("talk", this._voice.value));
     this._last.begin();
     const copyButton = part("transcript-copy", HTMLButtonElement);
@@ -216,7 +215,7 @@ export class Talk {
       onDevices: (problem) => this._devices(problem),
     });
     this._call = call;
-    this._isNews = false;
+    this._ongoing.isNews = false;
     call.isMuted = settings.holdsToTalk;
     this._turns = new Turns();
     this._score.clear();
@@ -386,7 +385,7 @@ export class Talk {
     this._note("");
     this._levelled(0, 0);
     this._awake.release();
-    this._isNews = !this.isShown;
+    this._ongoing.isNews = !this.isShown;
     this._sumUp();
     this.show();
   }
@@ -416,7 +415,7 @@ export class Talk {
   // What is shown.
 
   show() {
-    this._showOngoing();
+    this._ongoing.show(this.isShown, this.isCalling, this._last.seconds);
     this._showLeaving();
     if (!this.isShown) return;
     /** @type {State} */
@@ -445,15 +444,6 @@ export class Talk {
     this._levels.forEach((level, side) => {
       level.setAttribute("aria-valuenow", String(Math.round(100 * (this._loud[side] ?? 0))));
     });
-  }
-
-  /** A call behind another view, or that it has ended. */
-  _showOngoing() {
-    if (this.isShown) this._isNews = false;
-    this._ongoing.hidden = this.isShown || !(this.isCalling || this._isNews);
-    const words = this.isCalling ? `The call continues: ${stopwatch(this._last.seconds)}.` : "The call is over.";
-    write(part("ongoing-words", HTMLElement), words);
-    part("ongoing-end", HTMLButtonElement).hidden = !this.isCalling;
   }
 
   /** @param {boolean} isTalk on, or about to be */
