@@ -44,7 +44,7 @@ async function conversed(page) {
     const before = (await page.textContent("#transcript")) ?? "";
     await page.click(`.chip:text-is("${question}")`);
     await eventually("an answer", async () => /\w+ \w+ \w+ \w+$/.test(((await page.textContent("#transcript")) ?? "").slice(before.length + question.length)));
-    if (question.includes("cat")) return page.$eval("#chips", (it) => it.scrollTo(0, 0));
+    if (question.includes("cat")) return page.$eval("#chips", (it) => it.scrollTo({ left: 0, behavior: "instant" }));
     await page.waitForTimeout(2500);
   }
 }
@@ -64,17 +64,14 @@ async function otherViews(page) {
 
 test("a conversation with words, on a desktop in the light and on a phone in the dark", async () => {
   const desktop = await openPage(browser, server.url, { viewport: DESKTOP, colorScheme: "light", ...MOTION });
-  await picture(desktop.page, "web-start");
   await fits(desktop.page);
   if (IMAGES) await conversed(desktop.page);
   else await call(desktop.page);
   await eventually("answers", async () => ((await desktop.page.textContent("#transcript")) ?? "").length > 30);
-  await picture(desktop.page, "web-call");
   await fits(desktop.page);
   await desktop.page.click("#latency summary");
   await desktop.page.locator("#numbers").scrollIntoViewIfNeeded();
   await eventually("numbers", async () => /\d/.test((await desktop.page.textContent("#mouth-to-ear-short")) ?? ""));
-  await picture(desktop.page, "web-latency");
   await desktop.page.click("#talk");
   await inState(desktop.page, "ended");
   if (IMAGES) await otherViews(desktop.page);
@@ -101,11 +98,11 @@ test("the keyboard reaches everything, and every control has a name", async () =
   const { page, close } = await openPage(browser, server.url, { viewport: DESKTOP });
   const focused = () => page.evaluate(() => document.activeElement?.id || document.activeElement?.className);
   const order = [];
-  for (let step = 0; step < 3; step++) {
+  for (let step = 0; step < (IMAGES ? 6 : 3); step++) {
     await page.keyboard.press("Tab");
     order.push(await focused());
   }
-  assert.deepEqual(order, ["settings-open", "talk", "chip"]);
+  assert.deepEqual(order.slice(-3), ["settings-open", "talk", "chip"]); // links to the other views come first
   await page.keyboard.press("Shift+Tab");
   await page.keyboard.press("Enter");
   await inState(page, "live");
