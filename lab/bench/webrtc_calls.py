@@ -30,11 +30,12 @@ from antiphon.audio.opus import PacketEncoder
 from antiphon.serve.transport.peer import tap
 from lab.bench.harness import RunningServer, Values, running_server, serve_command, tell, warn_if_busy
 from tests.audio.signals import speech
+from tests.support.calm import CALM_OPTIONS
 
 PACKET_S: Final = 0.02
 SETTLE_S: Final = 1.0
 AUDIO: Final = b"\x01"
-OPTIONS: Final = ("--backend", "null", "--slots", "16", "--webrtc", "16", "--front-ends", "1")
+OPTIONS: Final = (*CALM_OPTIONS, "--backend", "null", "--slots", "16", "--webrtc", "16", "--front-ends", "1")
 KINDS: Final = ("WebSocket", "WebRTC")
 
 
