@@ -481,3 +481,7 @@ async def test_with_several_front_ends_no_call_of_an_agent_can_be_resumed() -> N
         server.call(QUERY) as client,
     ):
         assert "resume" not in (await client.event("ready")).fields
+        async with server.call(AGAIN) as again:
+            await again.ws.send_bytes(resume.encode_claim(resume.Claim(bytes(16), -1, -1, 0)))
+            assert (await again.event("resume_failed")).fields == {"reason": "unknown"}
+            assert (await again.closed()).code == 4404
