@@ -167,7 +167,7 @@ def test_asterisk_reaches_the_agent_and_has_the_ports_that_it_uses() -> None:
         f"127.0.0.1:{first}-{last}:{first}-{last}/udp",
     ]
     directories = (ROOT / "deploy" / "asterisk" / "asterisk.conf").read_text()
-    written = set(re.findall(r"=> (\S+)", directories))
+    written = set(re.findall(r"=> (/run\S+)", directories))
     assert [f"{it}:size=64m,mode=1777" for it in written] == raw["tmpfs"]
 
 
