@@ -70,7 +70,7 @@ def fitted(task: Task) -> Task:
     if device().type == "cpu":
         return task
     cost, free_bytes = reads(task.size, task.form), torch.cuda.mem_get_info()[0]
-    rows = int(USED_SHARE * (free_bytes - cost.resident_bytes)) // cost.state_bytes
+    rows = int(USED_SHARE * (free_bytes - cost.resident_bytes)) // cost.row_bytes
     return replace(task, batch=min(task.batch, max(1, rows)))
 
 

@@ -43,11 +43,10 @@ def stage_costs(
 
 def costs_of(name: str, work: TickWork, rows: int, frames: int, card: GpuCard) -> dict[str, StageCost]:
     """The same, of a model's work, which takes a while to sum up."""
-    is_int8 = bool(work.int8_weights)
     return {
-        stage: work.model_cost(rows, frames, card, nodes.of(rows, is_int8=is_int8))
+        stage: work.model_cost(rows, frames, card, nodes.of(rows, work.weight_bits))
         if stage == "lm"
-        else codec_cost(rows, card, nodes.of(rows, is_int8=is_int8))
+        else codec_cost(rows, card, nodes.of(rows, work.weight_bits))
         for (model, stage), nodes in NODES.items()
         if model == name
     }
@@ -71,5 +70,5 @@ def work_of(size: Size, form: Form) -> TickWork:
         cross_layers=lm["num_layers"] if size.cross_positions else 0,
         steps=lm["dep_q"],
         step_layers=lm["depformer_num_layers"] if lm["dep_q"] else 0,
-        int8_weights=int(form.int8_weights),
+        weight_bits=form.bits,
     )

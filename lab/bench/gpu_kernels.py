@@ -20,6 +20,7 @@ from pathlib import Path
 from triton.backends.compiler import GPUTarget
 
 from antiphon.backends.torch.modules.kv_forms import KVForm
+from antiphon.models.costs import PAIRED_CLOCKS
 from lab.bench.gpu_models import Form, published_sizes
 from lab.bench.gpu_trace import distinct, traced
 from tests.backends.torch.compiled import SMALLEST_SHARED_BYTES
@@ -35,7 +36,7 @@ MOST_STRAIGHT = 1500
 """Instructions of a warp outside loops."""
 STACK_BYTES = {"write_window": 32}
 """Stack bytes of the exact sine and cosine of large angles; nothing else has a stack."""
-PRODUCTS = ("make_and_multiply", "multiply_rows")
+PRODUCTS = ("make_and_multiply", "multiply_pairs", "multiply_rows")
 MATRIX, BYTE_LOADS = ("IMMA", "IGMMA"), ("LDS.U8", "LDS.S8", "LDG.E.U8", "LDG.E.S8")
 RING_KIB = (25, 35, 52)
 """Instructions of a warp per KiB of ring, by the number of packed keys and values. An H200, which has the
@@ -80,6 +81,10 @@ def _product_bounds(launch: Launch, code: MachineCode) -> dict[str, tuple[float,
     }
     for turn in turns:
         constants, is_made = launch.constants, launch.name == "make_and_multiply"
+        if launch.name == "multiply_pairs":
+            kib = constants["COLUMNS"] * constants["BLOCK"] * constants["TURN"] / 1024
+            bounds["instructions of a KiB of weights"] = turn.total() / kib, PAIRED_CLOCKS[constants["ROWS"]]
+            continue
         weights = 2 if constants.get("IS_GATED") else 1
         if is_made and constants["PLACES"] > 4:
             bounds["instructions of a turn"] = turn.total(), SHORT_TURN
@@ -119,10 +124,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rows", nargs="+", type=int, default=ROWS)
     parser.add_argument("--capability", nargs="+", type=int, default=[90])
     parser.add_argument("--kernel", nargs="+", help="these only; default: all")
+    parser.add_argument("--bits", type=int, choices=(8, 4), default=8, help="of weights")
     parser.add_argument("--kv", type=KVForm, choices=KVForm, default=KVForm.INT8, help="keys and values")
     options = parser.parse_args(argv)
     found = 0
-    launches = launches_of(options.model, options.rows, Form(int8_weights=True, kv=options.kv))
+    launches = launches_of(options.model, options.rows, Form(options.bits, options.kv))
     for capability in options.capability:
         print(f"compute capability {capability / 10:.1f}")
         for launch in sorted(launches, key=lambda launch: launch.name):

@@ -10,18 +10,22 @@ from typing import Any
 import torch
 from torch import nn
 
+from antiphon.backends.snapshots import TensorSpec
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.modules.attention import Compute
 from antiphon.backends.torch.modules.kv_forms import KVForm
 from antiphon.backends.torch.modules.layers import Linear
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.mimi import Mimi
+from antiphon.backends.torch.pages import page_bytes, row_pages
 from antiphon.backends.torch.pipeline import codec_specs
-from antiphon.backends.torch.quantised import follows_recipe
+from antiphon.backends.torch.quantised import Int4Linear, follows_recipe
 from antiphon.backends.torch.state import row_bytes
+from antiphon.models.costs import TICK_ROW_BYTES
 from antiphon.models.published import MIMI_CONFIG, MOSHI_CONFIG
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from lab.bench.published import STT_1B, TTS_1_6B, VOICES_POSITIONS
+from tests.support.int4 import BLOCK, nearest_int4
 
 SHRUNK: Mapping[str, Any] = {
     "dim": 64, "num_layers": 2, "num_heads": 2, "context": 80, "text_card": 300, "card": 64,
@@ -54,16 +58,16 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The format of weights (``dtype`` or INT8) and of keys and values."""
+    """The bits of the layers' weights, 16 for ``dtype``, 8 or 4, and the form of keys and values."""
 
-    int8_weights: bool
+    bits: int
     kv: KVForm
     dtype: torch.dtype = torch.bfloat16
 
     @classmethod
     def of(cls, *, is_int8: bool, dtype: torch.dtype = torch.bfloat16) -> Form:
         """All in INT8, or nothing."""
-        return cls(is_int8, KVForm.INT8 if is_int8 else KVForm.COMPUTE, dtype)
+        return cls(8 if is_int8 else 16, KVForm.INT8 if is_int8 else KVForm.COMPUTE, dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,11 @@ class Reads:
     context: int
     state_bytes: int
     resident_bytes: int
+
+    @property
+    def row_bytes(self) -> int:
+        """What sizing charges for a row: its state, and its part of a tick."""
+        return self.state_bytes + TICK_ROW_BYTES
 
     def tick_bytes(self, rows: int, frames: int) -> int:
         """Bytes for this number of rows that have received ``frames`` frames each."""
@@ -160,8 +169,23 @@ def make_modules(
     mimi, model = empty_modules(size, form, attention)
     for module in (mimi, model):
         fill_randomly(module.to_empty(device=device))
-    generator = Generator(model.prepare(pack=True, int8=form.int8_weights), lm_spec(size))
+    generator = Generator(prepared(model, form, pack=True), lm_spec(size))
     return mimi.prepare(pack=True), generator
+
+
+def prepared(model: LanguageModel, form: Form, *, pack: bool = False) -> LanguageModel:
+    """A model whose linears have a form's bits, ready to run; with 4 bits its inputs are rounded too."""
+    if form.bits == 4:
+        for name, linear in list(model.named_modules()):
+            if isinstance(linear, Linear) and follows_recipe(name):
+                parent, _, own = name.rpartition(".")
+                setattr(model.get_submodule(parent), own, in_int4(linear))
+    return model.prepare(pack=pack, int8=form.bits == 8, rounds_input=form.bits == 4 or None)
+
+
+def in_int4(linear: Linear) -> Int4Linear:
+    """A linear whose weights are rounded to the nearest of 16 values."""
+    return Int4Linear(*nearest_int4(linear.weight.data), linear.bias)
 
 
 def lm_spec(size: Size) -> LMSpec:
@@ -184,6 +208,11 @@ def fill_randomly(module: nn.Module) -> None:
             tensor.normal_(0, tensor[0].numel() ** -0.5)
 
 
+def paged_bytes(spec: TensorSpec) -> int:
+    """Bytes of a row's tensor on a card, where rings consist of whole pages."""
+    return row_bytes([spec]) if spec.position is None else row_pages(spec) * page_bytes([spec])
+
+
 def reads(size: Size, form: Form) -> Reads:
     """The minimum bytes, from shapes only; embeddings count in memory only."""
     mimi, model = empty_modules(size, form)
@@ -200,7 +229,7 @@ def reads(size: Size, form: Form) -> Reads:
         kv_bytes_per_frame=ring,
         other_row_bytes=cross + codec,
         context=config.context,
-        state_bytes=row_bytes(model.specs()) + codec,
+        state_bytes=sum(map(paged_bytes, model.specs())) + codec,
         resident_bytes=mimi_bytes + tables + sum(bytes_ for bytes_, _ in lm),
     )
 
@@ -211,11 +240,13 @@ def _linear_bytes(model: LanguageModel, form: Form) -> Iterator[tuple[int, int]]
     for name, child in model.named_modules():
         if not isinstance(child, Linear):
             continue
-        is_int8 = form.int8_weights and follows_recipe(name)
-        size = child.weight.numel() * (1 if is_int8 else form.dtype.itemsize)
+        size = child.weight.numel() * form.dtype.itemsize
+        if form.bits < 16 and follows_recipe(name):
+            scales = 4 * child.out_features if form.bits == 8 else child.weight.numel() // BLOCK * 2
+            size = child.weight.numel() * form.bits // 8 + scales
         step = _STEP.match(name)
         is_shared = step is not None and not (step[1] and not model.config.get("depformer_multi_linear"))
         uses = 1
         if step is not None:
             uses = schedule.count(int(step[2])) if is_shared else len(schedule)
-        yield size + (4 * child.out_features if is_int8 else 0), uses
+        yield size, uses

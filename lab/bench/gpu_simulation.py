@@ -22,7 +22,8 @@ from lab.bench.gpu_costs import INT8, NODES, costs_of, stage_costs, tick_ms, wor
 from lab.bench.gpu_models import Form, Size, published_sizes, reads
 
 FRAME_MS = 80.0
-FORMS = tuple(Form(int8_weights=True, kv=form) for form in KVForm if form.is_rounded)
+KV_FORMS = tuple(Form(8, form) for form in KVForm if form.is_rounded)
+WEIGHT_FORMS = tuple(Form(bits, KVForm.INT8) for bits in (8, 4))
 LIMITS_MS, FORM_S = (40.0, 80.0), 10.0
 """Limits on latency at p99, and the simulated seconds of calls for each number."""
 CALLS = (1, 32, 64, 96, 128, 144)
@@ -67,7 +68,7 @@ def simulate(
 def rows_held(size: Size, form: Form, card: GpuCard) -> int:
     """The rows of ``--slots auto`` by memory, with full rings."""
     cost = reads(size, form)
-    return most_rows(MemoryFacts(round(card.memory_bytes), cost.resident_bytes, cost.state_bytes))
+    return most_rows(MemoryFacts(round(card.memory_bytes), cost.resident_bytes, cost.row_bytes))
 
 
 def calls_within(size: Size, form: Form, card: GpuCard, limit_ms: float) -> int:
@@ -80,12 +81,12 @@ def calls_within(size: Size, form: Form, card: GpuCard, limit_ms: float) -> int:
     return low
 
 
-def form_lines(cards: Sequence[GpuCard] = CARDS) -> Iterator[str]:
-    """Moshi 7B by the format of keys and values: one call, and the calls of each GPU, a line each."""
+def form_lines(forms: Sequence[Form], cards: Sequence[GpuCard] = CARDS) -> Iterator[str]:
+    """Moshi 7B in several forms: one call, and the calls of each GPU, a line each."""
     size = published_sizes()["moshi-7b"]
     for card in cards:
         cells = []
-        for form in FORMS:
+        for form in forms:
             one_ms = tick_ms(stage_costs(size, 1, size.lm["context"], card, form), card)
             limits = (str(calls_within(size, form, card, limit_ms)) for limit_ms in LIMITS_MS)
             cells.append(f"{one_ms:.1f} | {rows_held(size, form, card)}, {', '.join(limits)}")
@@ -114,7 +115,7 @@ def tick_lines() -> Iterator[str]:
     for name, rows in TICKS:
         size = published_sizes()[name]
         context = int(size.lm["context"])
-        kernels = sum(nodes.of(rows, is_int8=True) for (model, _), nodes in NODES.items() if model == name)
+        kernels = sum(nodes.of(rows, 8) for (model, _), nodes in NODES.items() if model == name)
         cells = [
             " / ".join(
                 f"{tick_ms(stage_costs(size, rows, frames, card), card):.1f}"
@@ -152,7 +153,8 @@ def session_lines() -> Iterator[str]:
 
 def main() -> int:
     """All tables, line by line: a simulation takes seconds."""
-    for lines in (tick_lines(), call_lines(), session_lines(), form_lines()):
+    forms = map(form_lines, (KV_FORMS, WEIGHT_FORMS))
+    for lines in (tick_lines(), call_lines(), session_lines(), *forms):
         for line in lines:
             print(line, flush=True)
         print()

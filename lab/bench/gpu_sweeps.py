@@ -14,10 +14,12 @@ from antiphon.backends.torch.kernels.rows import linear_rows, multiply, plain_ro
 from antiphon.backends.torch.kernels.steps import decode_attention
 from antiphon.backends.torch.modules.attention import KVRing
 from antiphon.backends.torch.modules.kv_forms import KVForm, quantize_tokens
-from antiphon.backends.torch.quantised import Int8Linear
+from antiphon.backends.torch.modules.layers import Linear
+from antiphon.backends.torch.quantised import Int4Linear, Int8Linear
 from antiphon.backends.torch.state import State
 from antiphon.models.costs import LEAST_ROWS, product_s
 from lab.bench.gpu_card import Task, Values, card_here, device, median_ms, note
+from lab.bench.gpu_models import in_int4
 
 BEYOND_CACHE_BYTES = 300_000_000
 SHAPES = ((4096, 12288), (4096, 4096), (4096, 22528), (11264, 4096), (1024, 3072), (2816, 1024))
@@ -63,26 +65,32 @@ def attention(task: Task) -> Values:
 
 
 def products(task: Task) -> Values:
-    """The products of a layer by rows: ours, other tiles, torch's, bfloat16's; microseconds."""
+    """The products of a layer by rows: ours, INT4's, other tiles, torch's, bfloat16's; microseconds."""
     found: Values = {}
     for depth, columns in ((128, 96),) if task.is_small else SHAPES:
         copies = 1 if task.is_small else min(32, max(2, BEYOND_CACHE_BYTES // (depth * columns)))
         plain = [torch.randn(columns, depth, device=device()) * depth**-0.5 for _ in range(copies)]
         linears = [Int8Linear(*quantize_tokens(weight)) for weight in plain]
+        fours = [in_int4(Linear.around(weight, None)) for weight in plain]
+        for four in fours:
+            four.pair()
         half = [weight.to(task.form.dtype) for weight in plain]
         for rows in (1, 16) if task.is_small else (1, 16, 64, 128):
-            entry = _by_rows(task, linears, half, rows)
+            entry = _by_rows(task, linears, fours, half, rows)
             found[f"{depth}x{columns}, {rows} rows"] = entry
             note({f"{depth}x{columns}, {rows} rows": entry})
     return found
 
 
-def _by_rows(task: Task, linears: list[Int8Linear], half: list[Tensor], rows: int) -> Values:
+def _by_rows(
+    task: Task, linears: list[Int8Linear], fours: list[Int4Linear], half: list[Tensor], rows: int
+) -> Values:
     x = torch.randn(rows, linears[0].in_features, device=device(), dtype=task.form.dtype)
     values, scale = quantize_tokens(x)
     forms: dict[str, Callable[[int], object]] = {
         "ours": lambda index: multiply(linears[index], values, scale, x.dtype),
         "ours, rows made": lambda index: linear_rows(linears[index], plain_rows(x, linears[index])),
+        "INT4 weights": lambda index: multiply(fours[index], values, scale, x.dtype),
         "bfloat16": lambda index: torch.nn.functional.linear(x, half[index]),
     }
     if rows > LEAST_ROWS:
@@ -90,7 +98,10 @@ def _by_rows(task: Task, linears: list[Int8Linear], half: list[Tensor], rows: in
     for tile in () if task.is_small else TILES:
         forms[f"tile {tile}"] = partial(_tiled, linears, values, scale, x, tile)
     card, weights = card_here(), linears[0].weight.numel()
-    entry: Values = {"ours, computed": 1e6 * (product_s(weights, rows, card) + card.node_s)}
+    entry: Values = {
+        f"{name}, computed": 1e6 * (product_s(held, rows, card, bits) + card.node_s)
+        for name, held, bits in (("ours", weights, 8), ("INT4 weights", weights * 9 // 16, 4))
+    }
     for name, form in forms.items():
         try:
             each = partial(_over_all, form, len(linears))

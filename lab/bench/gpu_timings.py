@@ -80,7 +80,7 @@ def profile(task: Task) -> Values:
     top = sorted(table.items(), key=lambda item: -sum(item[1]))[:TOP_KERNELS]
     return {
         "batch": task.batch,
-        "computed_kernels": sum(nodes.of(task.batch, is_int8=True) for nodes in _stage_nodes(task)),
+        "computed_kernels": sum(nodes.of(task.batch, 8) for nodes in _stage_nodes(task)),
         "computed_ms": tick_ms(stage_costs(task.size, task.batch, task.size.lm["context"], card), card),
         "kernels": sum(map(len, table.values())) // PROFILED_TICKS,
         "busy_ms": sum(map(sum, table.values())) / PROFILED_TICKS / 1000,

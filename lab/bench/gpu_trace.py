@@ -9,7 +9,7 @@ import torch
 
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.pipeline import Pipeline
-from lab.bench.gpu_models import Form, Size, empty_modules, lm_spec, model_spec
+from lab.bench.gpu_models import Form, Size, empty_modules, lm_spec, model_spec, prepared
 from tests.backends.torch.fake_cuda import Launch, fake_cuda
 from tests.backends.torch.recorded import Operation, Recorder, places_of, stages_of
 
@@ -28,7 +28,7 @@ def traced(size: Size, form: Form, rows: int, attention: str = "auto") -> dict[s
     found = {}
     with fake_cuda() as cuda, torch.no_grad():
         mimi, model = empty_modules(size, form, attention, "cuda")
-        generator = Generator(model.prepare(int8=form.int8_weights), lm_spec(size))
+        generator = Generator(prepared(model, form), lm_spec(size))
         pipeline = Pipeline(model_spec(size), mimi.prepare(), generator, rows=rows)
         places = places_of(pipeline.layout, rows, size.lm["context"])
         for name, stage in stages_of(pipeline, places).items():

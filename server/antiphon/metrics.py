@@ -167,7 +167,7 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
             merge=Merge.LARGEST,
         ),
         "model_memory_bytes": _gauge(
-            "Memory by purpose: weights; state_per_row, above all keys and values; total, of the device.",
+            "Memory by purpose: weights; state_per_row, mostly rings; of a GPU tick_per_row and total too.",
             "model",
             "purpose",
         ),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 from antiphon.backends.base import Backend, FloatArray
 from antiphon.backends.null import STAMP_SAMPLES
@@ -18,6 +19,7 @@ from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from tests.backends.contract import Subject
 from tests.backends.onnx.exports import exported
+from tests.support.int4 import BLOCK, nearest_int4
 from tests.support.make_checkpoint import make_checkpoint
 from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
 from tests.support.small_models import SMALL
@@ -71,6 +73,11 @@ def model(
 ) -> Subject:
     """A backend of the table, running a small seeded checkpoint on one thread of the CPU, in float32."""
     folder = make_checkpoint(folders.mktemp(name) / kind, kind=kind, context=context)
+    return served(name, kind, folder, context, **more)
+
+
+def served(name: str, kind: str, folder: Path, context: int, **more: object) -> Subject:
+    """The same, of the checkpoint in a folder."""
     checkpoint = load_checkpoint(str(folder))
     options: dict[str, object] = {"dtype": "float32", **more}
     if name != "mlx":  # which has no say in its threads
@@ -82,6 +89,19 @@ def model(
         pcm_tolerance=2e-6,
         grows="overcommit" in more,  # by less than a byte a row
     )
+
+
+def four_bit(folders: pytest.TempPathFactory) -> Subject:
+    """The torch backend with INT4 weights and rounded inputs, in rows of whole blocks."""
+    folder = make_checkpoint(folders.mktemp("w4a8") / "moshi", context=CONTEXT, dim=64, hidden_scale=4.5)
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    for name in [name for name in tensors if "transformer.layers" in name or "depformer.layers" in name]:
+        if tensors[name].dim() == 2 and tensors[name].shape[1] % BLOCK == 0:
+            packed, scale = nearest_int4(tensors[name])
+            tensors |= {name: packed, f"{name}_scale": scale}
+    save_file(tensors, path)
+    return served("torch", "moshi", folder, CONTEXT, activations="int8")
 
 
 def graphs(kind: str, *, int8_ring_bytes: int | None = None) -> Subject:
@@ -137,7 +157,9 @@ SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
 PACKED: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "torch-duplex-int8-int4": lambda folders: model("torch", "moshi", folders, kv="int8-int4"),
     "torch-duplex-int4": lambda folders: model("torch", "moshi", folders, kv="int4"),
+    "torch-duplex-w4a8": four_bit,
 }
-"""Subjects of a part of the contract, which a ring's form can break: neighbours, snapshots and prompts."""
+"""Subjects of a part of the contract, which a form of rings or weights can break: neighbours, snapshots and
+prompts."""
 
 packed_too = pytest.mark.parametrize("subject", [*SUBJECTS, *PACKED], indirect=True)

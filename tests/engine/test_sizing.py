@@ -366,7 +366,7 @@ def test_rings_take_no_more_than_is_counted(pools: int, kind: PipelineKind) -> N
 MILLISECOND_A_ROW = asdict(
     TickWork(
         weights_bytes=0, frame_bytes=3_784_000, context=1000, row_bytes=0, passes=0,
-        layers=0, cross_layers=0, steps=0, step_layers=0, int8_weights=0,
+        layers=0, cross_layers=0, steps=0, step_layers=0, weight_bits=16,
     )
 )  # fmt: skip
 """A ring of 3.784 GB a row, which an H200 reads in 1 ms at 88 % of its copy rate.

@@ -42,6 +42,7 @@ RUNS = {
     "int8-smooth": ("weights-int8+activations-int8", 0.015, 0.01),
     "int8-static": ("weights-int8+activations-int8", 0.015, 0.09),
     "int8-weight-only": ("weights-int8", 0.01, 0.006),
+    "w4a8": ("weights-int4+activations-int8", 0.1, 0.06),
 }
 """By recipe: what the backend says it runs, and bounds on the errors of weights and of hidden vectors."""
 
@@ -86,7 +87,8 @@ def lm_of(checkpoint: Checkpoint) -> LanguageModel:
         steps=checkpoint.spec.lm.dep_q,
         compute=Compute(kv=KVForm(options.get("kv", "compute"))),
     )
-    return model.prepare(pack=True, rounds_input=options.get("activations") != "compute")
+    activations = options.get("activations")
+    return model.prepare(pack=True, rounds_input=None if activations is None else activations == "int8")
 
 
 def hidden(model: LanguageModel) -> Tensor:
@@ -127,7 +129,7 @@ def test_what_a_recipe_makes_is_loaded_runs_and_is_near(
     assert backend.info.quantization == said
 
 
-@pytest.mark.parametrize("name", ["int4-awq", "int8-static"])
+@pytest.mark.parametrize("name", ["int4-awq", "int8-static", "w4a8"])
 def test_a_layers_rows_do_not_depend_on_their_number_or_loudness(
     name: str, made: Callable[[str], Checkpoint]
 ) -> None:

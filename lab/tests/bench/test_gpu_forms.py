@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,8 +21,10 @@ from tests.backends.torch.fake_cuda import fake_cuda
 from tests.backends.torch.recorded import Recorder, places_of, stages_of
 
 ROWS = 24
-MOST_KERNELS, MOST_WRITTEN_BYTES = 1.2, 0.1e9
-"""Limits for INT8's kernels, and for all bytes that a tick of the language model writes."""
+LAYERS = {"num_layers": 2, "depformer_num_layers": 1}
+"""Of full width: what a layer runs and writes is the same in each."""
+MOST_KERNELS, MOST_WRITTEN_BYTES = 1.2, 0.02e9
+"""Limits for INT8's kernels, and for all bytes that these layers write in a tick."""
 
 
 def int8(weight: Tensor) -> nn.Module:
@@ -57,7 +60,8 @@ FORMS: dict[str, tuple[Callable[[Tensor], nn.Module], bool, str | None]] = {
     ),
     "int8-smooth": (scaled, True, r"scaled inputs \(int8-smooth\)"),
     "int8-static": (stepped, True, r"a fixed step for inputs \(int8-static\)"),
-    "int4": (int4, True, "INT4 weights"),
+    "int4": (int4, False, "INT4 weights with inputs as they are"),
+    "w4a8": (int4, True, None),
 }
 """The maker of linears, whether inputs are rounded, and the text of a refusal."""
 
@@ -77,10 +81,11 @@ def with_form(make: Callable[[Tensor], nn.Module], model: LanguageModel) -> None
 def kernels_and_bytes(
     make: Callable[[Tensor], nn.Module], *, rounds_input: bool
 ) -> tuple[int, int, str | None]:
-    """Kernels of the language model of moshi-7b, the bytes they write, and the refusal."""
-    size, refusal = published_sizes()["moshi-7b"], None
+    """Kernels of a few layers of moshi-7b, the bytes they write, and the refusal."""
+    whole, refusal = published_sizes()["moshi-7b"], None
+    size = replace(whole, lm={**whole.lm, **LAYERS})
     with fake_cuda(), torch.no_grad():
-        mimi, model = empty_modules(size, Form(False, KVForm.INT8), "auto", "cuda")
+        mimi, model = empty_modules(size, Form(16, KVForm.INT8), "auto", "cuda")
         with torch.device("cuda"):
             with_form(make, model)
         model.prepare(rounds_input=rounds_input)

@@ -24,7 +24,14 @@ from tests.backends.torch.machine_code import count, machine_code
 
 ROWS = (1, 4, 16, 128)
 """The buckets whose tiles differ most; ``python -m lab.bench.gpu_kernels`` has all."""
-ON_AMPERE = ("attend_limbs", "choose_tokens", "make_and_multiply", "multiply_rows", "prepare_rows")
+ON_AMPERE = (
+    "attend_limbs",
+    "choose_tokens",
+    "make_and_multiply",
+    "multiply_pairs",
+    "multiply_rows",
+    "prepare_rows",
+)
 MAY_FUSE = (
     "attend_limbs",
     "attend_split",
@@ -46,8 +53,9 @@ def launches() -> list[Launch]:
     packed = [
         launch
         for form in (KVForm.INT8_INT4, KVForm.INT4)
-        for launch in launches_of(["moshi-7b"], [1], Form(int8_weights=True, kv=form))
+        for launch in launches_of(["moshi-7b"], [1], Form(8, form))
     ]
+    packed += launches_of(["stt-1b"], [1, 24], Form(4, KVForm.INT8))
     for launch in [*launches_of(["moshi-7b"], ROWS, Form.of(is_int8=True)), *plain, *packed]:
         shape = {name: value for name, value in launch.constants.items() if name.isupper()}
         found.setdefault((launch.name, str(shape)), launch)
@@ -64,7 +72,7 @@ def test_every_launch_of_a_tick_is_within_bounds(launches: list[Launch], tmp_pat
 
     If the machine code has rules for the order of memory, they are checked, too.
     """
-    assert len({launch.name for launch in launches}) == 17
+    assert len({launch.name for launch in launches}) == 18
     wrong = []
     for launch in launches:
         kernel = launch.compiled(HOPPER)

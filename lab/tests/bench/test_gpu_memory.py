@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -12,19 +13,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from antiphon.backends.host import HostBackend
+from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.generation import Generator
-from antiphon.backends.torch.pipeline import Pipeline
-from antiphon.engine.config import EngineConfig
-from antiphon.models.costs import CARDS
-from lab.bench.gpu_models import Form, empty_modules, lm_spec, model_spec, published_sizes, reads
-from lab.bench.gpu_simulation import rows_held
-from tests.backends.torch.fake_cuda import fake_cuda
+from antiphon.backends.torch.modules.kv_forms import KVForm
+from antiphon.engine.sizing import memory_facts
+from lab.bench.gpu_models import Form, empty_modules, lm_spec, model_spec, prepared, published_sizes, reads
+from lab.tests.bench.test_gpu_devices import fake_card
 from tests.backends.torch.recorded import places_of, stages_of, tensors_of
 
-INT8 = Form.of(is_int8=True)
 ROWS = 16
-TICK_ROW_BYTES = 1_725_000
-"""Bytes of a row at the peak: a convolution of Mimi with its input; stages follow each other."""
 
 
 class LiveBytes(TorchDispatchMode):
@@ -55,22 +53,29 @@ class LiveBytes(TorchDispatchMode):
         self.now -= size
 
 
-@pytest.mark.parametrize("name", published_sizes())
-def test_a_tick_holds_what_sizing_charges_and_a_little_of_its_reserve(name: str) -> None:
-    """Weights and state are counted within half a percent; ticks add less than a fifth of the reserve."""
-    size = published_sizes()[name]
-    with fake_cuda(), torch.no_grad(), LiveBytes() as live:
-        mimi, model = empty_modules(size, INT8, "auto", "cuda")
-        generator = Generator(model.prepare(int8=True), lm_spec(size))
-        pipeline = Pipeline(model_spec(size), mimi.prepare(), generator, rows=ROWS)
+@pytest.mark.parametrize(("name", "bits"), [*((name, 8) for name in published_sizes()), ("stt-1b", 4)])
+def test_a_tick_holds_what_sizing_charges(name: str, bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, state, and what is live at the peak beside them: of the reserve a tick takes nothing."""
+    size, form = published_sizes()[name], Form(bits, KVForm.INT8)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (0, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "")
+    with fake_card(monkeypatch), LiveBytes() as live:
+        mimi, model = empty_modules(size, form, "auto", "cuda")
+        executor = TorchFrames(
+            model_spec(size), mimi.prepare(), Generator(prepared(model, form), lm_spec(size))
+        )
+        backend = HostBackend(model_spec(size), executor, slots=ROWS)
+        del model
+        gc.collect()
+        facts, pipeline = memory_facts(backend.info), executor.pipeline
         held, live.peak = live.now, live.now
         for stage in stages_of(pipeline, places_of(pipeline.layout, ROWS, size.lm["context"])).values():
             stage()
             assert live.now == held
-        tick_bytes = live.peak - held
-    cost = reads(size, INT8)
-    assert held == pytest.approx(cost.resident_bytes + ROWS * cost.state_bytes, rel=0.005)
-    assert tick_bytes == pytest.approx(ROWS * TICK_ROW_BYTES, rel=0.01)
-    reserve = EngineConfig().memory_reserve_fraction
-    for card in CARDS:
-        assert rows_held(size, INT8, card) * TICK_ROW_BYTES < reserve * card.memory_bytes / 5
+    assert facts is not None
+    state_bytes = backend.info.memory["state_per_row"]
+    assert held == pytest.approx(facts.weights_bytes + ROWS * state_bytes, rel=0.005)
+    assert live.peak - held == pytest.approx(ROWS * (facts.row_bytes - state_bytes), rel=0.01)
+    computed = reads(size, form)
+    assert facts.weights_bytes == pytest.approx(computed.resident_bytes, rel=0.005)
+    assert facts.row_bytes == pytest.approx(computed.row_bytes, rel=0.002)

@@ -62,7 +62,7 @@ def test_a_plan_runs_with_the_packages_of_a_card(tmp_path: Path, plan: str) -> N
         again = run(tmp_path, "--plan", plan, "--small", "--out", str(tmp_path), "--resume")
         assert again.stderr == ""
         assert json.loads((tmp_path / "first.json").read_text()) == found
-        assert results["profile"]["computed_kernels"] == sum(one.of(2, is_int8=True) for one in MOSHI_NODES)
+        assert results["profile"]["computed_kernels"] == sum(one.of(2, 8) for one in MOSHI_NODES)
     elif plan == "kernels":
         assert results["nodes"]["computed"] == pytest.approx(1e6 * H200.node_s)
         assert results["mimi"]["computed, 1 rows, ieee"] > 0

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from antiphon.backends.torch.kernels.rows import linear_rows, plain_rows
+from antiphon.backends.torch.modules.kv_forms import KVForm
 from antiphon.backends.torch.quantised import Int8Linear
 from antiphon.models.costs import FEW_ROWS, MOST_ROWS, SHORT_ROWS, Launches, makes_rows
 from lab.bench.gpu_costs import NODES
@@ -37,32 +38,37 @@ def check_operations(name: str, stage: Stage) -> None:
             assert tensor.device == torch.device("cuda:0"), where
 
 
-@pytest.mark.parametrize("name", published_sizes())
+FORMS = ((16, SHORT_ROWS), (8, MANY_ROWS), (8, SHORT_ROWS), (8, FEW_ROWS))
+
+
 @pytest.mark.parametrize(
-    ("is_int8", "rows"), [(False, SHORT_ROWS), (True, MANY_ROWS), (True, SHORT_ROWS), (True, FEW_ROWS)]
+    ("name", "bits", "rows"),
+    [*((name, *form) for name in published_sizes() for form in FORMS), ("moshi-7b", 4, FEW_ROWS)],
 )
-def test_a_tick_stays_on_the_card(name: str, is_int8: bool, rows: int) -> None:
+def test_a_tick_stays_on_the_card(name: str, bits: int, rows: int) -> None:
     size, launches = published_sizes()[name], Counter[str]()
-    for stage_name, stage in traced(size, Form.of(is_int8=is_int8), rows).items():
+    form = Form(bits, KVForm.COMPUTE if bits == 16 else KVForm.INT8)
+    for stage_name, stage in traced(size, form, rows).items():
         check_operations(stage_name, stage)
         launches.update(launch.name for launch in stage.launches)
         if stage_name in RARE_STAGES:
             assert stage.kernels <= RARE_KERNELS, stage_name
         else:
-            counted = COUNTED[name, stage_name].of(rows, is_int8=is_int8)
+            counted = COUNTED[name, stage_name].of(rows, bits)
             assert stage.kernels == counted, stage_name
     layers, codecs = size.lm["num_layers"], 2 if size.lm["dep_q"] else 1
     codec_layers = codecs * size.mimi["transformer"]["num_layers"]
     assert launches["turn_and_write"] == layers + codec_layers
     assert launches["write_window"] == 1 + codecs
     cross = layers if size.cross_positions else 0
-    own = 0 if is_int8 else layers
+    own = layers if bits == 16 else 0
     assert launches["attend_limbs"] == layers - own
     assert launches["attend_split"] == own + cross + codec_layers
     assert launches["join_splits"] == own + cross  # Mimi's ring is one split
-    assert bool(launches["multiply_rows"]) is is_int8
+    assert bool(launches["multiply_rows"]) is (bits == 8)
+    assert bool(launches["multiply_pairs"]) is (bits == 4)
     has_short = rows <= (SHORT_ROWS if size.lm["dep_q"] else FEW_ROWS)
-    assert bool(launches["make_and_multiply"]) is (is_int8 and has_short)
+    assert bool(launches["make_and_multiply"]) is (bits == 8 and has_short)
 
 
 def test_without_kernels_a_tick_stays_on_the_card_too() -> None:
@@ -76,7 +82,7 @@ def test_without_kernels_a_tick_stays_on_the_card_too() -> None:
 @pytest.mark.parametrize(("rows", "most"), [(1, 860), (FEW_ROWS, 860), (SHORT_ROWS, 1010), (MANY_ROWS, 1100)])
 def test_a_tick_of_moshi_has_few_kernels(rows: int, most: int) -> None:
     stages = ("encode", "lm", "decode")
-    assert sum(NODES["moshi-7b", stage].of(rows, is_int8=True) for stage in stages) <= most
+    assert sum(NODES["moshi-7b", stage].of(rows, 8) for stage in stages) <= most
 
 
 @pytest.mark.parametrize("rows", [1, FEW_ROWS + 1, MOST_ROWS, MOST_ROWS + 1])

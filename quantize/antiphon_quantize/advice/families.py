@@ -13,7 +13,8 @@ from datetime import date
 from importlib import resources
 from typing import ClassVar, Final, TypeAlias
 
-from antiphon.models.costs import TickWork
+from antiphon.backends.page_pool import PAGE_SLOTS
+from antiphon.models.costs import TICK_ROW_BYTES, TickWork
 from antiphon.models.spec import PipelineKind
 from antiphon.models.strict import read_record
 
@@ -134,14 +135,14 @@ class SpeechFamily:
         return round(INT8_SCALES * inner) + 2 * self.embedding_parameters
 
     def kv_bytes(self, precision: str) -> int:
-        """Bytes of one session's keys and values at full context, including the voice's, which remain in
-        bf16."""
-        per_position = 2 * self.dim * self.layers
-        return round(per_position * (self.context * _kept_bytes(precision) + self.cross_context * 2))
+        """Bytes of one session's keys and values in whole pages, with the voice's, which stay in bf16."""
+        per_position, pages = 2 * self.dim * self.layers, -(-self.context // PAGE_SLOTS)
+        kept = pages * PAGE_SLOTS * _kept_bytes(precision)
+        return round(per_position * (kept + self.cross_context * 2))
 
     def row_bytes(self, precision: str) -> int:
-        """Bytes of one session: keys and values, and the codec's state."""
-        return self.kv_bytes(precision) + self.kind.codec_passes * MIMI_STATE_BYTES
+        """Bytes of one session: keys and values, the codec's state, and its part of a tick."""
+        return self.kv_bytes(precision) + self.kind.codec_passes * MIMI_STATE_BYTES + TICK_ROW_BYTES
 
     def work(self, precision: str) -> TickWork:
         """The work of a tick on a GPU: of embeddings it reads one row each, of sets all that its steps
@@ -162,7 +163,7 @@ class SpeechFamily:
             cross_layers=self.layers if self.cross_context else 0,
             steps=0 if dep is None else self.dep_q,
             step_layers=0 if dep is None else dep.layers,
-            int8_weights=int(is_int8),
+            weight_bits=8 if is_int8 else 16,
         )
 
 

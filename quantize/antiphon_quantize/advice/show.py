@@ -269,7 +269,7 @@ def _sum(together: int, memory_bytes: int, rows: int) -> list[Row]:
         (
             "  kept free",
             gigabytes(free * memory_bytes),
-            f"{free:.0%}, as --slots auto: activations, framework",
+            f"{free:.0%}, as --slots auto: framework, graphs",
         ),
         ("  needed", gigabytes(together + free * memory_bytes), held),
     ]

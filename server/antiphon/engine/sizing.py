@@ -25,7 +25,7 @@ from antiphon.models.spec import ModelSpec, PipelineKind
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """Bytes: the device's total, the weights, and each row.
+    """Bytes: the device's total, the weights, and each row with its part of a tick.
 
     Other models use ``taken_bytes`` of the total. ``cache_bytes`` is the limit on kept prompts and voices.
     ``spare_bytes`` of rings are allocated for any number of rows; a row's rings are part of ``row_bytes``.
@@ -425,11 +425,13 @@ def _telling(rows: int) -> Iterator[None]:
 def bytes_taken(info: BackendInfo) -> int:
     """The device memory that a backend reports to use."""
     memory = info.memory
-    return memory.get("weights", 0) + memory.get("caches", 0) + info.slots * memory.get("state_per_row", 0)
+    row = memory.get("state_per_row", 0) + memory.get("tick_per_row", 0)
+    return memory.get("weights", 0) + memory.get("caches", 0) + info.slots * row
 
 
 def memory_facts(info: BackendInfo, share: DeviceShare = ALONE) -> MemoryFacts | None:
-    """A backend's report on memory: ``weights``, ``state_per_row``, ``caches`` and ``total``.
+    """A backend's report on memory: ``weights``, ``state_per_row``, ``tick_per_row``, ``caches`` and
+    ``total``.
 
     Without ``total`` a backend on the CPU has the host's memory. None when any of it is unknown.
     """
@@ -438,6 +440,7 @@ def memory_facts(info: BackendInfo, share: DeviceShare = ALONE) -> MemoryFacts |
     if total is None or weights is None or row is None:
         return None
     taken = share.taken_bytes.get(info.device, 0)
+    row += info.memory.get("tick_per_row", 0)
     return MemoryFacts(total, weights, row, taken, info.memory.get("caches", 0))
 
 

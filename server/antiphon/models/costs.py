@@ -116,6 +116,20 @@ def tile_of(rows: int, columns: int) -> Tile:
     return Tile(tile_rows, 32 if columns > MANY_COLUMNS else 16, DEPTH_BYTES, 4)
 
 
+PAIRED_TILES: Final = (Tile(16, 32, 64, 4), Tile(32, 64, 64, 4))
+"""Of INT4 weights: for few rows, and for more. Each sum has an int32 and a float32, so larger tiles do not
+fit into fewer instructions."""
+
+PAIRED_CLOCKS: Final = {16: 95, 32: 105}
+"""Instructions of a warp for a KiB of INT4 weights, at most, by the rows of a tile: its four warps take as
+many clocks on a unit (``python -m lab.bench.gpu_kernels --bits 4``)."""
+
+
+def paired_tile_of(rows: int) -> Tile:
+    """The tile of a product of a number of rows with INT4 weights."""
+    return PAIRED_TILES[rows > PAIRED_TILES[0].rows]
+
+
 def makes_rows(count: int, depth: int) -> bool:
     """Whether a product of ``count`` rows of ``depth`` elements itself normalises and rounds them."""
     return count <= (SHORT_ROWS if depth <= SHORT_DEPTH else FEW_ROWS)
@@ -127,6 +141,10 @@ transformer, each with an addition."""
 
 CODEC_BYTES: Final = 30e6
 """Bytes of Mimi's activations per row and direction, written and read."""
+
+TICK_ROW_BYTES: Final = 1_725_000
+"""Bytes that a tick takes beside state, for each of its rows, at its peak: a convolution of Mimi and its
+input. Stages follow each other, and no other takes as much."""
 
 CODEC_ATTENTION_S: Final = 8 * 3.2e-6
 """Attention time of a direction's eight layers, up to CODEC_ATTENTION_ROWS: 5,500 instructions of four
@@ -172,20 +190,23 @@ class StageCost:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Kernels of a part of the language model: in bfloat16, and in INT8 for many, 16 and 4 rows at most."""
+    """Kernels of a part of the language model: in bfloat16, and in INT8 for many, 16 and 4 rows at most.
+
+    With INT4 weights any number of rows takes those of many.
+    """
 
     bfloat16: int
     int8: int
     short_int8: int
     few_int8: int
 
-    def of(self, rows: int, *, is_int8: bool) -> int:
-        """The kernels of a tick over a number of rows."""
-        if not is_int8:
+    def of(self, rows: int, bits: int) -> int:
+        """The kernels of a tick over a number of rows, with weights of 16, 8 or 4 bits."""
+        if bits == 16:
             return self.bfloat16
-        if rows <= FEW_ROWS:
-            return self.few_int8
-        return self.short_int8 if rows <= SHORT_ROWS else self.int8
+        if bits == 4 or rows > SHORT_ROWS:
+            return self.int8
+        return self.few_int8 if rows <= FEW_ROWS else self.short_int8
 
 
 LAYER: Final = Launches(10, 9, 9, 6)
@@ -204,8 +225,8 @@ class TickWork:
 
     ``weights_bytes`` are read once, ``frame_bytes`` for each frame of a row's context, ``row_bytes`` for a
     row of any age. ``passes`` are Mimi's directions. The language model has ``layers``, of which
-    ``cross_layers`` attend to a voice, and a depformer of ``steps`` with ``step_layers`` each.
-    ``int8_weights`` is 1 or 0, since a backend reports all fields as numbers (``BackendInfo.work``).
+    ``cross_layers`` attend to a voice, and a depformer of ``steps`` with ``step_layers`` each; their weights
+    have ``weight_bits``, 16, 8 or 4. A backend reports all fields as numbers (``BackendInfo.work``).
     """
 
     weights_bytes: int
@@ -217,17 +238,16 @@ class TickWork:
     cross_layers: int
     steps: int
     step_layers: int
-    int8_weights: int
+    weight_bits: int
 
     def launches(self, rows: int) -> int:
         """Kernels of the language model."""
-        is_int8 = bool(self.int8_weights)
         parts = (
             (self.layers, LAYER),
             (self.cross_layers, CROSS),
             (self.steps * self.step_layers, DEPFORMER_LAYER),
         )
-        layers = sum(count * part.of(rows, is_int8=is_int8) for count, part in parts)
+        layers = sum(count * part.of(rows, self.weight_bits) for count, part in parts)
         return layers + self.steps * STEP_LAUNCHES + OTHER_LAUNCHES
 
     def tick_ms(self, rows: int, card: GpuCard) -> float:
@@ -238,7 +258,7 @@ class TickWork:
     def model_cost(self, rows: int, frames: int, card: GpuCard, launches: int | None = None) -> StageCost:
         """Cost of the language model: rows with ``frames`` in their rings, counted launches if given."""
         ring_bytes = rows * self.frame_bytes * min(frames, self.context)
-        weights_s = product_s(self.weights_bytes, rows, card)
+        weights_s = product_s(self.weights_bytes, rows, card, self.weight_bits)
         ring_s = (ring_bytes + rows * self.row_bytes) / (RING_SHARE * card.copy_bytes_per_s)
         nodes = self.launches(rows) if launches is None else launches
         instructions_s = nodes * ISSUE_S + TEXT_CHOICE_S + self.steps * CODE_CHOICE_S
@@ -246,15 +266,19 @@ class TickWork:
         return StageCost(1000 * (weights_s + ring_s), 0.0, 1000 * nodes_s)
 
 
-def product_s(weights_bytes: int, rows: int, card: GpuCard) -> float:
+def product_s(weights_bytes: int, rows: int, card: GpuCard, bits: int) -> float:
     """Cost of a wide product: weights from memory once, and all reads of its tiles from the cache.
 
-    Each tile of rows reads all weights, and each tile of columns reads a tile's rows once more.
+    Each tile of rows reads all weights, and each tile of columns reads a tile's rows once more. With weights
+    of 4 bits instructions may take longer than either.
     """
-    tile = tile_of(rows, MANY_COLUMNS + 1)
-    through_cache = weights_bytes * -(-rows // tile.rows) * (1 + tile.rows / tile.columns)
+    is_paired = bits == 4
+    tile = paired_tile_of(rows) if is_paired else tile_of(rows, MANY_COLUMNS + 1)
+    tiles, inputs = -(-rows // tile.rows), tile.rows / tile.columns * (2 if is_paired else 1)
     memory_s = weights_bytes / (PRODUCT_SHARE * card.copy_bytes_per_s)
-    return max(memory_s, through_cache / card.cache_bytes_per_s)
+    cache_s = weights_bytes * tiles * (1 + inputs) / card.cache_bytes_per_s
+    clocks = weights_bytes / 1024 * tiles * PAIRED_CLOCKS[tile.rows] if is_paired else 0
+    return max(memory_s, cache_s, clocks / (card.units * card.clock_hz))
 
 
 def codec_cost(rows: int, card: GpuCard, launches: int) -> StageCost:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from antiphon.backends.torch.modules.kv_forms import quantize_tokens, unpack_halves
 from antiphon.backends.torch.modules.layers import Linear
 from antiphon.backends.torch.quantised import (
     Fp8Linear,
@@ -89,6 +90,43 @@ def test_a_packed_int4_layers_rows_do_not_depend_on_their_number() -> None:
     alone = torch.cat([layer(row[None]) for row in x])
     assert torch.equal(layer(x), alone)
     assert torch.equal(layer(x[:5]), alone[:5])
+
+
+def test_int4_with_rounded_inputs_is_a_product_of_integers_for_each_block() -> None:
+    """To the bit, in float32 from the first block on; rows do not depend on others."""
+    weight, scale = int4_parts(width=96)
+    layer, x = Int4Linear(weight, scale), torch.randn(5, 96) * torch.logspace(-2, 2, 5)[:, None]
+    layer.rounds_input = True
+    rows, row_scale = quantize_tokens(x)
+    blocks = torch.einsum(
+        "nbk,obk->bno", *(part.long().unflatten(1, (3, 32)) for part in (rows, unpack_nibbles(weight)))
+    )
+    want = torch.zeros(5, 48)
+    for products, each in zip(blocks.float(), scale.t(), strict=True):
+        want = want + products * each
+    assert torch.equal(layer(x), want * row_scale[:, None])
+    assert torch.equal(layer(x)[:1], layer(x[:1]))
+    assert 0 < error(layer(x), x @ int4_values(weight, scale).t()) < 0.01
+    plain = layer(x)
+    layer.pack()
+    assert layer.packed is not None
+    assert 0 < error(layer(x), plain) < 0.006
+
+
+def test_weights_in_pairs_of_blocks_are_the_same_numbers() -> None:
+    weight, scale = int4_parts(width=128)
+    layer = Int4Linear(weight, scale)
+    layer.pair()
+    assert layer.is_paired
+    numbers = unpack_halves(layer.weight).transpose(0, 1).flatten(1)
+    assert torch.equal(numbers, unpack_nibbles(weight))
+    scales = layer.scale.t().contiguous().view(torch.float16)
+    assert torch.equal(scales.float(), scale)
+    odd = [Int4Linear(*int4_parts(width=96)), Int4Linear(*int4_parts(width=64, block=16))]
+    odd.append(Int4Linear(weight, scale, prescale=torch.ones(128)))
+    for layer in odd:
+        layer.pair()
+        assert not layer.is_paired
 
 
 def test_scales_that_do_not_fit_are_said() -> None:

@@ -29,10 +29,10 @@ from antiphon.backends.torch.pipeline import (
     planned_rows,
     row_buckets,
 )
-from antiphon.backends.torch.quantised import Int8Linear, formats_of, int8_linears
+from antiphon.backends.torch.quantised import formats_of, int4_linears, int8_linears, weight_bits
 from antiphon.backends.torch.state import NO_ROW, State, row_bytes
 from antiphon.backends.torch_devices import device_bytes, device_name, device_probe, to_numpy
-from antiphon.models.costs import TickWork
+from antiphon.models.costs import TICK_ROW_BYTES, TickWork
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 
@@ -54,7 +54,7 @@ def tick_work(kind: PipelineKind, mimi: Mimi, generator: Generator) -> TickWork:
         cross_layers=config.layers if config.cross_positions else 0,
         steps=depformer.steps if depformer else 0,
         step_layers=depformer.layers if depformer else 0,
-        int8_weights=int(any(isinstance(child, Int8Linear) for child in model.modules())),
+        weight_bits=weight_bits(model),
     )
 
 
@@ -75,7 +75,7 @@ def quantization_of(model: LanguageModel) -> str:
     Weights can be int4 too, and keys and values int8-int4 or int4.
     """
     parts = [f"weights-{name}" for name in formats_of(model)]
-    if any(layer.rounds_input for layer in int8_linears(model)):
+    if any(layer.rounds_input for layer in (*int8_linears(model), *int4_linears(model))):
         parts.append("activations-int8")
     if (form := model.transformer.compute.kv).is_rounded:
         parts.append(f"kv-{form}")
@@ -129,6 +129,7 @@ class TorchRows:
             memory={
                 "weights": sum(map(weight_bytes, modules)),
                 **device_bytes(self._mimi.device),
+                **({"tick_per_row": TICK_ROW_BYTES} if self._runner.on_cuda else {}),
                 **self._promised_bytes(),
             },
             device_name=device_name(self._mimi.device),

@@ -69,14 +69,15 @@ def load_generator(
     *,
     int8_weights: bool = False,
     kv: KVForm = KVForm.COMPUTE,
-    rounds_input: bool = True,
+    rounds_input: bool | None = None,
     attention: str = "auto",
     conditions: Conditions | None = None,
     guidance: float = UNGUIDED,
 ) -> Generator:
     """Load the language model; ``int8_weights`` rounds the recipe's linears as they are loaded.
 
-    Linears that are INT8 in the checkpoint are INT8 in any case. ``rounds_input`` is for all of them.
+    Linears that are INT8 or INT4 in the checkpoint are so in any case. ``rounds_input``: whether their inputs
+    are rounded to INT8; None: those of INT8.
     ``attention`` chooses the implementation of a frame's attention: see
     :func:`antiphon.backends.torch.kernels.fused.is_fused`. ``conditions`` and ``guidance`` are for a tts
     model.
@@ -125,7 +126,7 @@ def make(
     dtype: str | None = None,
     threads: int | None = None,
     weights: str = "compute",
-    activations: str = "int8",
+    activations: str | None = None,
     kv: str = "compute",
     attention: str = "auto",
     guidance: float | None = None,
@@ -135,15 +136,15 @@ def make(
 
     ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` and ``kv`` are
     the formats of its linears, and of its keys and values: "compute" (that dtype, or INT8 if the checkpoint
-    is INT8) or "int8"; ``kv`` may be any :class:`KVForm`. ``activations`` "compute" keeps the inputs of INT8
-    linears unrounded, which is closer to the original and slower. ``threads`` is the number of torch's
-    threads on a CPU, process-wide (None: all usable cores but one). ``attention`` chooses the implementation
-    of the language model's frame: "triton", our kernels for attention and around it, or "torch"; "auto" is
-    the kernels if they can run. ``guidance`` is the strength with which a tts model without a trained
-    coefficient follows its text and voice (None: its configuration's), see
-    :func:`antiphon.models.conditioning.guidance_of`. ``overcommit`` divides the memory of keys and values
-    that all rows together could fill: rows take pages as they grow, and if none is free the youngest row ends
-    (1: each row has its own pages).
+    is INT8) or "int8"; ``kv`` may be any :class:`KVForm`. ``activations`` are the inputs of INT8 and INT4
+    linears: "int8" rounds them, "compute" does not, which is closer to the original and slower; None rounds
+    those of INT8. ``threads`` is the number of torch's threads on a CPU, process-wide (None: all usable cores
+    but one). ``attention`` chooses the implementation of the language model's frame: "triton", our kernels
+    for attention and around it, or "torch"; "auto" is the kernels if they can run. ``guidance`` is the
+    strength with which a tts model without a trained coefficient follows its text and voice (None: its
+    configuration's), see :func:`antiphon.models.conditioning.guidance_of`. ``overcommit`` divides the memory
+    of keys and values that all rows together could fill: rows take pages as they grow, and if none is free
+    the youngest row ends (1: each row has its own pages).
 
     Raises:
         UnsupportedError: an option that this device does not support.
@@ -155,7 +156,7 @@ def make(
         ("activations", activations, ROUNDING),
         ("kv", kv, tuple(KVForm)),
     ):
-        if value not in forms:
+        if value is not None and value not in forms:
             raise ConfigError(f"{option} is '{value}'; it can be {', '.join(forms[:-1])} or {forms[-1]}")
     if not 1 <= overcommit <= MOST_OVERCOMMIT:
         raise ConfigError(f"overcommit is {overcommit:g}; it can be 1 to {MOST_OVERCOMMIT:g}")
@@ -183,7 +184,7 @@ def make(
         lm_dtype,
         int8_weights=weights == "int8",
         kv=KVForm(kv),
-        rounds_input=activations == "int8",
+        rounds_input=None if activations is None else activations == "int8",
         attention=attention,
         conditions=conditions,
         guidance=coefficient,

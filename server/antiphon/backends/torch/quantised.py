@@ -13,6 +13,11 @@ torch's own for INT4, whose fast form takes bfloat16: rounding inputs and result
 INT4 changes the weights by 8 % (docs/adr/0019-quantisation-recipes.md). A shape or a CPU without that form
 expands the weight in every call; a GPU rejects the form (:func:`check_forms`).
 
+**INT4 with rounded inputs** (W4A8): rows are rounded as for INT8, and each block is a product of integers,
+exact in int32. Products are scaled in float32, and added from the first block to the last. A GPU's kernel
+reads the weights in pairs of blocks (:meth:`Int4Linear.pair`); torch's product for CPUs takes rounded rows as
+any others (docs/adr/0038-four-bit-weights.md).
+
 **INT8**: weights with a scale per output channel, inputs rounded per row. A scale per row keeps rows
 independent: a loud row does not change the rounding of others. The product is computed in integers, int8 x
 int8 to int32, and scaled back in float32: by ``torch._int_mm``, or by oneDNN with a weight converted once to
@@ -27,7 +32,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.modules.kv_forms import quantize_tokens
+from antiphon.backends.torch.kernels.fused import load_rows
+from antiphon.backends.torch.modules.kv_forms import pack_halves, quantize_tokens
 from antiphon.backends.torch.modules.layers import PACKED_FOR_ROWS, Linear
 from antiphon.errors import CheckpointFormatError, UnsupportedError
 
@@ -100,10 +106,15 @@ def int4_values(packed: Tensor, scale: Tensor) -> Tensor:
     return (integers.view(rows, blocks, -1).float() * scale.float()[..., None]).view(rows, width)
 
 
+PAIRED_BLOCKS = (32, 64)
+"""Weights per scale that a GPU's kernel multiplies."""
+
+
 class Int4Linear(nn.Module):
     """``weight`` uint8 ``[out, in / 2]``, ``scale`` float32 ``[out, blocks]``; outputs keep the dtype.
 
-    ``prescale`` float32 ``[in]``, if given, multiplies the input first (AWQ).
+    ``prescale`` float32 ``[in]``, if given, multiplies the input first (AWQ). With ``rounds_input``
+    inputs are rounded to INT8, each row to its own scale.
     """
 
     bias: Tensor | None
@@ -120,6 +131,7 @@ class Int4Linear(nn.Module):
         self.scale = nn.Parameter(scale.float(), requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.prescale = None if prescale is None else nn.Parameter(prescale.float(), requires_grad=False)
+        self.rounds_input = self.is_paired = False
         self.packed: Tensor | None = None
 
     def pack(self) -> None:
@@ -133,19 +145,58 @@ class Int4Linear(nn.Module):
         self.scale = nn.Parameter(torch.stack([scale, torch.zeros_like(scale)], -1), requires_grad=False)
         self.weight = nn.Parameter(self.weight.data[:0], requires_grad=False)
 
+    def pair(self) -> None:
+        """Arrange the weight for a GPU's kernel, if its shape allows that and no input is scaled first.
+
+        A byte of ``weight`` int8 ``[pairs, out, block]`` then has a number of each of two neighbouring
+        blocks, the first's in the low bits; a number of ``scale`` int32 ``[pairs, out]`` has both scales in
+        float16.
+        """
+        shaped = self.block in PAIRED_BLOCKS and self.in_features % (2 * self.block) == 0
+        if not shaped or self.prescale is not None:
+            return
+        numbers = unpack_nibbles(self.weight.data).view(self.out_features, -1, 2 * self.block)
+        weight = pack_halves(numbers).transpose(0, 1).contiguous()
+        scale = self.scale.data.half().view(torch.int32).t().contiguous()
+        self.weight, self.scale = (nn.Parameter(part, requires_grad=False) for part in (weight, scale))
+        self.is_paired = True
+
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., in]`` to ``[..., out]``."""
         flat = x.reshape(-1, self.in_features)
+        if self.is_paired:
+            out: Tensor = load_rows().rows_through(self, flat)
+            return out.view(*x.shape[:-1], self.out_features)
         if self.prescale is not None:
             flat = flat * self.prescale
-        if self.packed is not None:
-            product = torch.ops.aten._weight_int4pack_mm_for_cpu
-            out: Tensor = product(flat.bfloat16(), self.packed, self.block, self.scale).to(x.dtype)
+        if self.rounds_input:
+            rows, row_scale = quantize_tokens(flat)
+            out = self._rounded_product(rows) * row_scale[:, None]
         else:
-            out = functional.linear(flat.to(x.dtype), int4_values(self.weight, self.scale).to(x.dtype))
+            out = self._product(flat, x.dtype)
         if self.bias is not None:
             out = out + self.bias
-        return out.view(*x.shape[:-1], self.out_features)
+        return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+    def _product(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        """``[n, in]`` to ``[n, out]`` in ``dtype``, in torch's product where it is packed for that."""
+        if self.packed is not None:
+            product = torch.ops.aten._weight_int4pack_mm_for_cpu
+            out: Tensor = product(rows.bfloat16(), self.packed, self.block, self.scale)
+            return out.to(dtype)
+        return functional.linear(rows.to(dtype), int4_values(self.weight, self.scale).to(dtype))
+
+    def _rounded_product(self, rows: Tensor) -> Tensor:
+        """Int8 ``[n, in]`` to float32 ``[n, out]``: a product of integers for each block, then its scale."""
+        if self.packed is not None:
+            return self._product(rows, torch.float32)
+        numbers = unpack_nibbles(self.weight).float().split(self.block, dim=1)
+        total = rows.new_zeros(rows.shape[0], self.out_features, dtype=torch.float32)
+        for part, weight, scale in zip(
+            rows.float().split(self.block, dim=1), numbers, self.scale.t(), strict=True
+        ):
+            total += (part @ weight.t()) * scale  # whole numbers below 2^24: exact
+        return total
 
 
 CUDA_ROWS = 32
@@ -267,6 +318,11 @@ def int8_linears(module: nn.Module) -> list[Int8Linear]:
     return [child for child in module.modules() if isinstance(child, Int8Linear)]
 
 
+def int4_linears(module: nn.Module) -> list[Int4Linear]:
+    """Every INT4 linear of a module."""
+    return [child for child in module.modules() if isinstance(child, Int4Linear)]
+
+
 Parts = dict[str, Tensor]
 
 LAYERS: Mapping[torch.dtype, Callable[[Linear, Parts], nn.Module]] = {
@@ -323,6 +379,12 @@ def formats_of(module: nn.Module) -> list[str]:
     return [name for kind, name in FORMATS.items() if kind in kinds]
 
 
+def weight_bits(module: nn.Module) -> int:
+    """The bits of the layers' weights, the fewest: 4, 8, or 16 where none are quantised."""
+    found = formats_of(module)
+    return 4 if "int4" in found else 8 if "int8" in found else 16
+
+
 GPU_RECIPE = "int8"
 """The recipe of ``antiphon quantize`` that a GPU runs."""
 
@@ -331,7 +393,8 @@ def slow_form(layer: nn.Module) -> str | None:
     """The reason why a linear has no kernel, so that each tick expands it or rounds separately; None with
     one."""
     if isinstance(layer, Int4Linear):
-        return "INT4 weights"
+        inputs = "rounded inputs without a kernel" if layer.rounds_input else "inputs as they are"
+        return None if layer.is_paired else f"INT4 weights with {inputs}"
     if not isinstance(layer, Int8Linear):
         return None
     if not layer.rounds_input:

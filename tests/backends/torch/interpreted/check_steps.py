@@ -50,7 +50,7 @@ from antiphon.backends.torch.modules.layers import (
 )
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.transformer import StreamingTransformer
-from antiphon.backends.torch.quantised import Int8Linear
+from antiphon.backends.torch.quantised import Int4Linear, Int8Linear, follows_recipe, pack_nibbles
 from antiphon.backends.torch.sampling import Sampler, choose, gumbel_noise
 from antiphon.backends.torch.state import NO_ROW, PackedStep, Run, State
 from antiphon.models.architecture import TransformerConfig
@@ -58,17 +58,18 @@ from antiphon.models.costs import FEW_ROWS, SHORT_DEPTH, SHORT_ROWS, makes_rows
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.torch.small import LMPair, make_lm_pair, randomize
 from tests.backends.torch.test_sampling import SPEC, expected, logits_of, parameters
+from tests.support.int4 import BLOCK, nearest_int4
 
 FEW: dict[str, Any] = {"n_q": 8, "dep_q": 4, "delays": [0, 0, 1, 1, 1, 0, 1, 1, 1]}
 """Half the streams of a talker: each kernel runs several times, and interpreted each takes long."""
-SHAPES: tuple[tuple[str, dict[str, Any], KVForm], ...] = (
-    ("moshi", FEW, KVForm.INT8),
-    ("moshi-gqa", FEW, KVForm.COMPUTE),
-    ("moshi-halves", FEW, KVForm.INT8_INT4),
-    ("hibiki-2b", {**FEW, "depformer_weights_per_step_schedule": [0, 1, 2, 2]}, KVForm.COMPUTE),
-    ("stt", {}, KVForm.INT4),
+SHAPES: tuple[tuple[str, dict[str, Any], KVForm, int], ...] = (
+    ("moshi", FEW, KVForm.INT8, 8),
+    ("moshi-gqa", FEW, KVForm.COMPUTE, 16),
+    ("moshi-halves", FEW, KVForm.INT8_INT4, 4),
+    ("hibiki-2b", {**FEW, "depformer_weights_per_step_schedule": [0, 1, 2, 2]}, KVForm.COMPUTE, 16),
+    ("stt", {}, KVForm.INT4, 8),
 )
-"""And how keys and values are kept; where they are rounded, weights are INT8."""
+"""And the form of keys and values, and the bits of weights."""
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +89,15 @@ def fused_multiply_add(
 def int8_linear(out_features: int, in_features: int, *, bias: bool = False) -> Int8Linear:
     given_bias = torch.randn(out_features) if bias else None
     return Int8Linear(*quantize_tokens(torch.randn(out_features, in_features)), given_bias)
+
+
+def int4_linear(out_features: int, in_features: int, block: int = 32, *, bias: bool = False) -> Int4Linear:
+    whole = torch.randint(-8, 8, (out_features, in_features), dtype=torch.int8)
+    whole[0] = -8
+    scale = (0.01 + torch.rand(out_features, in_features // block) / 10).half()
+    linear = Int4Linear(pack_nibbles(whole), scale, torch.randn(out_features) if bias else None)
+    linear.rounds_input = True
+    return linear
 
 
 # bfloat16 is cut off, not rounded, here.
@@ -111,6 +121,30 @@ def test_an_int8_linear_is_the_same_to_the_bit(
         assert torch.equal(prepared.scale, scale)
     assert torch.equal(linear_rows(linear, prepared), linear(x))
     assert torch.equal(linear_rows(linear, prepared, residual), residual + linear(x))
+
+
+@pytest.mark.parametrize(("bias", "dtype"), [(False, torch.float32), (True, torch.float16)])
+@pytest.mark.parametrize(
+    ("count", "depth", "columns", "block"),
+    [(1, 256, 32, 32), (3, 192, 40, 32), (17, 64, 100, 32), (40, 256, 70, 64)],
+)
+def test_an_int4_linear_is_the_same_to_the_bit(
+    count: int, depth: int, columns: int, block: int, bias: bool, dtype: torch.dtype
+) -> None:
+    """As many pairs of blocks as a turn takes, and not; whole tiles, and not; the largest sums of a block."""
+    linear = int4_linear(columns, depth, block, bias=bias)
+    x = (torch.randn(count, depth) * torch.logspace(-1, 1, count)[:, None]).to(dtype)
+    x[-1] = 0
+    x[0, :block] = x[0].abs().max()
+    residual = torch.randn(count, columns).to(dtype)
+    want = linear(x)
+    linear.pair()
+    assert linear.is_paired
+    prepared = plain_rows(x, linear)
+    assert not prepared.is_unmade
+    assert torch.equal(linear_rows(linear, prepared), want)
+    assert torch.equal(linear_rows(linear, prepared, residual), residual + want)
+    assert torch.equal(linear(x[:, None]), want[:, None])
 
 
 def test_the_largest_sums_are_exact() -> None:
@@ -433,23 +467,27 @@ class Session:
         return out.tokens[is_there], out.hidden[is_there]
 
 
-def with_kernels(pair: LMPair, attention: str, form: KVForm) -> LanguageModel:
-    """The pair's weights in a model whose attention is as asked for."""
+def with_kernels(pair: LMPair, attention: str, form: KVForm, bits: int) -> LanguageModel:
+    """The pair's weights in a model whose attention is as asked for; with 4 bits in rows of whole pairs."""
     spec = pair.spec
     model = LanguageModel(spec.config, steps=spec.dep_q, compute=Compute(attention=attention, kv=form))
     model.load_state_dict(pair.ours.model.state_dict())
     model.condition = pair.ours.model.condition
-    return model.prepare(int8=form.is_rounded)
+    for name, linear in list(model.named_modules()) if bits == 4 else []:
+        if isinstance(linear, Linear) and follows_recipe(name) and linear.in_features % (2 * BLOCK) == 0:
+            parent, _, own = name.rpartition(".")
+            setattr(model.get_submodule(parent), own, Int4Linear(*nearest_int4(linear.weight.data)))
+    return model.prepare(int8=bits == 8, rounds_input=bits == 4 or None)
 
 
-@pytest.mark.parametrize(("shape", "changed", "form"), SHAPES)
+@pytest.mark.parametrize(("shape", "changed", "form", "bits"), SHAPES)
 def test_a_language_model_says_the_same(
-    tmp_path: Path, shape: str, changed: dict[str, Any], form: KVForm
+    tmp_path: Path, shape: str, changed: dict[str, Any], form: KVForm, bits: int
 ) -> None:
     heads = 64 // fused.LEAST_HEAD_DIM[form]
     pair = make_lm_pair(tmp_path / shape, shape, dim=64, num_heads=heads, num_layers=1, **changed)
     plain, kernels = (
-        Session(pair, with_kernels(pair, attention, form), 3) for attention in ("torch", "auto")
+        Session(pair, with_kernels(pair, attention, form, bits), 3) for attention in ("torch", "auto")
     )
     assert kernels.is_fused
     near = 1e-2 if form.is_rounded else 1e-4  # a key that is rounded the other way is felt

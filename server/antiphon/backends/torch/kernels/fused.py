@@ -101,3 +101,10 @@ def load_tokens() -> ModuleType:
     from antiphon.backends.torch.kernels import tokens
 
     return tokens
+
+
+def load_rows() -> ModuleType:
+    """:mod:`antiphon.backends.torch.kernels.rows`, imported when it is first needed."""
+    from antiphon.backends.torch.kernels import rows
+
+    return rows

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from antiphon.backends.torch.kernels.attention_kernels import joined
-from antiphon.backends.torch.kernels.linear_kernels import is_last, round_row
+from antiphon.backends.torch.kernels.linear_kernels import is_last, low_products, round_row
 
 
 @triton.jit
@@ -28,16 +28,6 @@ def as_limbs(values, largest, line):
     low = whole((wide - high) * 254.0)
     low = tl.where((line == 1)[:, None], low[None, :], 0.0)
     return tl.where((line == 0)[:, None], high[None, :], low).to(tl.int8)
-
-
-@triton.jit
-def low_products(rows, packed):
-    """Int8 ``[16, N]`` times the first of two numbers of 4 bits in each int8 ``[M, N]``: int32 ``[16, M]``.
-
-    It uses only masks: LLVM compiles masks to operations on four bytes, but shifts to one for each byte.
-    """
-    signs = tl.dot(rows, tl.trans(packed & 8), out_dtype=tl.int32)
-    return tl.dot(rows, tl.trans(packed & 7), -signs, out_dtype=tl.int32)
 
 
 @triton.jit

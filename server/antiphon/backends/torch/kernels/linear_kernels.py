@@ -235,6 +235,74 @@ def multiply_rows(
 
 
 @triton.jit
+def low_products(rows, packed):
+    """Int8 ``[K, N]`` times the first of two numbers of 4 bits in each int8 ``[M, N]``: int32 ``[K, M]``.
+
+    It uses only masks: LLVM compiles masks to operations on four bytes, but shifts to one for each byte.
+    """
+    signs = tl.dot(rows, tl.trans(packed & 8), out_dtype=tl.int32)
+    return tl.dot(rows, tl.trans(packed & 7), -signs, out_dtype=tl.int32)
+
+
+@triton.jit
+def multiply_pairs(
+    rows_ptr,
+    row_scale_ptr,
+    weight_ptr,
+    scale_ptr,
+    residual_ptr,
+    out_ptr,
+    count,
+    columns,
+    pairs,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TURN: tl.constexpr,
+    IS_ADDED: tl.constexpr,
+):
+    """A tile of int8 rows times INT4 weight in pairs of blocks (:meth:`Int4Linear.pair`).
+
+    Each block's product is exact in int32, then scaled and added in float32, block by block. ``TURN``, a
+    divisor of ``pairs``, is how many are in one turn of the loop.
+    """
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    is_row, is_column = row < count, column < columns
+    within = tl.arange(0, BLOCK)
+    rows_at = rows_ptr + row.to(tl.int64)[:, None] * (pairs * (2 * BLOCK)) + within[None, :]
+    weight_at = weight_ptr + column[:, None] * BLOCK + within[None, :]
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for start in tl.range(0, pairs, TURN, num_stages=4):  # said here, scales are loaded ahead too
+        for turn in tl.static_range(TURN):
+            pair = start + turn
+            at = pair.to(tl.int64) * columns
+            weight = tl.load(weight_at + at * BLOCK, mask=is_column[:, None], other=0)
+            scales = tl.load(scale_ptr + at + column, mask=is_column, other=0)
+            x = tl.load(rows_at + pair * (2 * BLOCK), mask=is_row[:, None], other=0)
+            products = low_products(x, weight)
+            total += products.to(tl.float32) * half_of(scales)[None, :]
+            x = tl.load(rows_at + pair * (2 * BLOCK) + BLOCK, mask=is_row[:, None], other=0)
+            products = tl.dot(x, tl.trans(weight & -16), out_dtype=tl.int32)
+            total += products.to(tl.float32) * (half_of(scales >> 16) * 0.0625)[None, :]
+    row_scale = tl.load(row_scale_ptr + row, mask=is_row, other=0.0)
+    out = total * row_scale[:, None]
+    at = row.to(tl.int64)[:, None] * columns + column[None, :]
+    is_inside = is_row[:, None] & is_column[None, :]
+    dtype = out_ptr.dtype.element_ty
+    if IS_ADDED:
+        residual = tl.load(residual_ptr + at, mask=is_inside, other=0.0).to(tl.float32)
+        out = out.to(dtype).to(tl.float32) + residual
+    tl.store(out_ptr + at, out.to(dtype), mask=is_inside)
+
+
+@triton.jit
+def half_of(words):
+    """The float16 in the low 16 bits of int32 numbers, as float32."""
+    return words.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
 def input_tile(
     x_ptr,
     alpha_ptr,

@@ -10,6 +10,7 @@ Not measured: the kernels have not been run on a GPU.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,7 @@ from antiphon.backends.torch.kernels.linear_kernels import (
     embed_rows,
     embed_streams,
     make_and_multiply,
+    multiply_pairs,
     multiply_rows,
     prepare_rows,
 )
@@ -31,8 +33,8 @@ from antiphon.backends.torch.modules.layers import (
     StreamEmbeddings,
     TokenEmbedding,
 )
-from antiphon.backends.torch.quantised import Int8Linear
-from antiphon.models.costs import makes_rows, tile_of
+from antiphon.backends.torch.quantised import Int4Linear, Int8Linear
+from antiphon.models.costs import makes_rows, paired_tile_of, tile_of
 
 MANY_ELEMENTS = 8192
 """Elements of a row above which a program has 32 warps instead of 8: with 16 it has 1,400 instructions."""
@@ -64,20 +66,27 @@ class LinearInput:
 
 def rounds(linear: nn.Module) -> bool:
     """Whether a linear takes rounded rows."""
+    if isinstance(linear, Int4Linear):
+        return linear.is_paired
     return isinstance(linear, Int8Linear) and linear.is_plain
+
+
+def _makes(x: Tensor, linear: nn.Module) -> bool:
+    """Whether the product of a linear norms and rounds these rows itself."""
+    return isinstance(linear, Int8Linear) and rounds(linear) and makes_rows(*x.shape)
 
 
 def plain_rows(x: Tensor, linear: nn.Module) -> LinearInput:
     """Rows ``[n, in]`` for a linear: one launch if there are many and it needs them rounded, else none."""
     if not rounds(linear):
         return LinearInput(x, None, x.dtype)
-    return _unmade(x) if makes_rows(*x.shape) else _prepared(x, x.shape[1], is_rounded=True)
+    return _unmade(x) if _makes(x, linear) else _prepared(x, x.shape[1], is_rounded=True)
 
 
 def normed_rows(x: Tensor, norm: nn.Module, linear: nn.Module) -> LinearInput:
     """Rows ``[n, in]``, normed, for a linear: at most one launch for the norm of our models."""
     if isinstance(norm, RMSNorm) and norm.in_float32:
-        if makes_rows(*x.shape) and rounds(linear):
+        if _makes(x, linear):
             return _unmade(x, norm)
         return _prepared(x, x.shape[1], norm=norm, is_rounded=rounds(linear))
     return plain_rows(norm(x[:, None])[:, 0], linear)
@@ -143,7 +152,7 @@ def linear_rows(linear: nn.Module, rows: LinearInput, residual: Tensor | None = 
         if linear.bias is None:
             return _made_and_multiplied(linear, rows, residual)
         rows = _prepared(rows.values, rows.values.shape[1], norm=rows.norm, is_rounded=True)
-    if isinstance(linear, Int8Linear) and rows.scale is not None:
+    if isinstance(linear, Int8Linear | Int4Linear) and rows.scale is not None:
         if linear.bias is None:
             return multiply(linear, rows.values, rows.scale, rows.dtype, residual)
         out = (multiply(linear, rows.values, rows.scale, torch.float32) + linear.bias).to(rows.dtype)
@@ -155,19 +164,36 @@ def linear_rows(linear: nn.Module, rows: LinearInput, residual: Tensor | None = 
 
 
 def multiply(
-    linear: Int8Linear, values: Tensor, row_scale: Tensor, dtype: torch.dtype, residual: Tensor | None = None
+    linear: Int8Linear | Int4Linear,
+    values: Tensor,
+    row_scale: Tensor,
+    dtype: torch.dtype,
+    residual: Tensor | None = None,
 ) -> Tensor:
     """Int8 ``[n, in]`` times the weight, to ``[n, out]`` in ``dtype``, which is the residual's."""
     (count, depth), columns = values.shape, linear.out_features
     out = values.new_empty(count, columns, dtype=dtype)
     added = out if residual is None else residual.contiguous()
+    given = values, row_scale, linear.weight, linear.scale, added, out, count, columns
+    if isinstance(linear, Int4Linear):
+        tile, pairs = paired_tile_of(count), depth // (2 * linear.block)
+        multiply_pairs[(triton.cdiv(count, tile.rows), triton.cdiv(columns, tile.columns))](
+            *given, pairs, ROWS=tile.rows, COLUMNS=tile.columns, BLOCK=linear.block,
+            TURN=math.gcd(pairs, tile.depth // linear.block), IS_ADDED=residual is not None,
+            num_warps=tile.warps, enable_fp_fusion=False,
+        )  # fmt: skip
+        return out
     tile = tile_of(count, columns)
     multiply_rows[(triton.cdiv(count, tile.rows), triton.cdiv(columns, tile.columns))](
-        values, row_scale, linear.weight, linear.scale, added, out, count, columns,
-        DEPTH=depth, ROWS=tile.rows, COLUMNS=tile.columns, BLOCK=tile.depth, IS_ADDED=residual is not None,
-        num_warps=tile.warps, num_stages=4, enable_fp_fusion=False,
+        *given, DEPTH=depth, ROWS=tile.rows, COLUMNS=tile.columns, BLOCK=tile.depth,
+        IS_ADDED=residual is not None, num_warps=tile.warps, num_stages=4, enable_fp_fusion=False,
     )  # fmt: skip
     return out
+
+
+def rows_through(linear: nn.Module, x: Tensor) -> Tensor:
+    """Map ``[n, in]`` to ``[n, out]`` by kernels."""
+    return linear_rows(linear, plain_rows(x, linear))
 
 
 def _made_and_multiplied(

@@ -32,7 +32,7 @@ from antiphon.backends.torch.modules.layers import (
     pack_linears,
 )
 from antiphon.backends.torch.modules.transformer import StreamingTransformer, load_steps
-from antiphon.backends.torch.quantised import Int4Linear, expand_fp8, int8_linears, quantize_linears
+from antiphon.backends.torch.quantised import expand_fp8, int4_linears, int8_linears, quantize_linears
 from antiphon.backends.torch.state import Step
 from antiphon.models.architecture import DepformerConfig, LanguageConfig
 
@@ -120,23 +120,28 @@ class LanguageModel(nn.Module):
         """Whether one frame runs on Triton kernels on that device."""
         return self.transformer.is_fused(device)
 
-    def prepare(self, *, pack: bool = False, int8: bool = False, rounds_input: bool = True) -> LanguageModel:
+    def prepare(
+        self, *, pack: bool = False, int8: bool = False, rounds_input: bool | None = None
+    ) -> LanguageModel:
         """Finish loading: make the recipe's linears INT8, and ``pack`` all of them for a CPU.
 
-        Without ``rounds_input`` the inputs of INT8 linears are not rounded; see Int8Linear.
+        ``rounds_input``: whether inputs of INT8 and INT4 linears are rounded; None: those of INT8.
         """
         expand_fp8(self)
         if int8:
             quantize_linears(self)
         for layer in int8_linears(self):
-            layer.rounds_input = rounds_input
-            if pack and rounds_input:
+            layer.rounds_input = rounds_input is not False
+            if pack and layer.rounds_input:
                 layer.pack()
         if pack:
             pack_linears(self)
-            for child in self.modules():
-                if isinstance(child, Int4Linear):
-                    child.pack()
+        for four in int4_linears(self):
+            four.rounds_input = bool(rounds_input)
+            if four.rounds_input and self.is_fused(four.weight.device):
+                four.pair()
+            elif pack:
+                four.pack()
         if self.depformer is not None:
             self.depformer.join_inputs()
         return self.eval()
