@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from antiphon.backends.torch.kernels.linear_kernels import multiply_rows
-from antiphon.backends.torch.kernels.rows import linear_rows, multiply, plain_rows
+from antiphon.backends.torch.kernels.rows import linear_rows, multiply, plain_rows, rows_through
 from antiphon.backends.torch.kernels.steps import decode_attention
 from antiphon.backends.torch.modules.attention import KVRing
 from antiphon.backends.torch.modules.kv_forms import KVForm, quantize_tokens
@@ -73,7 +73,7 @@ def products(task: Task) -> Values:
         linears = [Int8Linear(*quantize_tokens(weight)) for weight in plain]
         fours = [in_int4(Linear.around(weight, None)) for weight in plain]
         for four in fours:
-            four.pair()
+            four.pair(rows_through)
         half = [weight.to(task.form.dtype) for weight in plain]
         for rows in (1, 16) if task.is_small else (1, 16, 64, 128):
             entry = _by_rows(task, linears, fours, half, rows)

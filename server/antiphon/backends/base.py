@@ -130,8 +130,8 @@ class BackendInfo:
 
     ``can_prime``: prime is supported. ``memory`` is bytes by purpose, for admission and the report:
     "weights", "state_per_row", "caches" (the limit on prompts and voices kept for later rows), and for a GPU
-    "tick_per_row" (what a tick takes for each row beside state) and "total" (this process's part). ``row_ms``
-    is the time that each row adds to a tick, if the backend knows it and the engine cannot measure it (tts).
+    "tick_per_row" (what a tick takes for each row) and "total" (this process's part). ``row_ms`` is the time
+    that each row adds to a tick, if the backend knows it and the engine cannot measure it (tts).
     ``device_name`` is the driver's name for a GPU. ``work`` is the cost of a tick, as the fields of
     :class:`antiphon.models.costs.TickWork`, or empty. ``threads``, after the warm-up, describes how a tick
     uses a CPU's threads; it is empty if unknown. ``chooses_threads``: :meth:`Resizable.choose_threads` has a

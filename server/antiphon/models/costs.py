@@ -143,8 +143,8 @@ CODEC_BYTES: Final = 30e6
 """Bytes of Mimi's activations per row and direction, written and read."""
 
 TICK_ROW_BYTES: Final = 1_725_000
-"""Bytes that a tick takes beside state, for each of its rows, at its peak: a convolution of Mimi and its
-input. Stages follow each other, and no other takes as much."""
+"""Bytes that a tick takes for each of its rows at its peak, without their state: a convolution of Mimi and
+its input. Stages follow each other, and no other takes as much."""
 
 CODEC_ATTENTION_S: Final = 8 * 3.2e-6
 """Attention time of a direction's eight layers, up to CODEC_ATTENTION_ROWS: 5,500 instructions of four

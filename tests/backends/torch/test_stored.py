@@ -116,7 +116,7 @@ def test_int4_with_rounded_inputs_is_a_product_of_integers_for_each_block() -> N
 def test_weights_in_pairs_of_blocks_are_the_same_numbers() -> None:
     weight, scale = int4_parts(width=128)
     layer = Int4Linear(weight, scale)
-    layer.pair()
+    layer.pair(lambda _, x: x)
     assert layer.is_paired
     numbers = unpack_halves(layer.weight).transpose(0, 1).flatten(1)
     assert torch.equal(numbers, unpack_nibbles(weight))
@@ -125,7 +125,7 @@ def test_weights_in_pairs_of_blocks_are_the_same_numbers() -> None:
     odd = [Int4Linear(*int4_parts(width=96)), Int4Linear(*int4_parts(width=64, block=16))]
     odd.append(Int4Linear(weight, scale, prescale=torch.ones(128)))
     for layer in odd:
-        layer.pair()
+        layer.pair(lambda _, x: x)
         assert not layer.is_paired
 
 

@@ -32,7 +32,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from antiphon.backends.torch.kernels.fused import load_rows
 from antiphon.backends.torch.modules.kv_forms import pack_halves, quantize_tokens
 from antiphon.backends.torch.modules.layers import PACKED_FOR_ROWS, Linear
 from antiphon.errors import CheckpointFormatError, UnsupportedError
@@ -131,8 +130,14 @@ class Int4Linear(nn.Module):
         self.scale = nn.Parameter(scale.float(), requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.prescale = None if prescale is None else nn.Parameter(prescale.float(), requires_grad=False)
-        self.rounds_input = self.is_paired = False
+        self.rounds_input = False
         self.packed: Tensor | None = None
+        self._paired_product: Callable[[Int4Linear, Tensor], Tensor] | None = None
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether a GPU's kernel multiplies."""
+        return self._paired_product is not None
 
     def pack(self) -> None:
         """Convert the weight for torch's INT4 product, if the CPU and the shape support it."""
@@ -145,8 +150,8 @@ class Int4Linear(nn.Module):
         self.scale = nn.Parameter(torch.stack([scale, torch.zeros_like(scale)], -1), requires_grad=False)
         self.weight = nn.Parameter(self.weight.data[:0], requires_grad=False)
 
-    def pair(self) -> None:
-        """Arrange the weight for a GPU's kernel, if its shape allows that and no input is scaled first.
+    def pair(self, product: Callable[[Int4Linear, Tensor], Tensor]) -> None:
+        """Arrange the weight for a kernel's ``product``, if its shape allows it and no input is scaled first.
 
         A byte of ``weight`` int8 ``[pairs, out, block]`` then has a number of each of two neighbouring
         blocks, the first's in the low bits; a number of ``scale`` int32 ``[pairs, out]`` has both scales in
@@ -159,13 +164,13 @@ class Int4Linear(nn.Module):
         weight = pack_halves(numbers).transpose(0, 1).contiguous()
         scale = self.scale.data.half().view(torch.int32).t().contiguous()
         self.weight, self.scale = (nn.Parameter(part, requires_grad=False) for part in (weight, scale))
-        self.is_paired = True
+        self._paired_product = product
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``[..., in]`` to ``[..., out]``."""
         flat = x.reshape(-1, self.in_features)
-        if self.is_paired:
-            out: Tensor = load_rows().rows_through(self, flat)
+        if self._paired_product is not None:
+            out = self._paired_product(self, flat)
             return out.view(*x.shape[:-1], self.out_features)
         if self.prescale is not None:
             flat = flat * self.prescale

@@ -27,6 +27,7 @@ from antiphon.backends.torch.kernels.rows import (
     linear_rows,
     normed_rows,
     plain_rows,
+    rows_through,
     widened_rows,
 )
 from antiphon.backends.torch.kernels.steps import FrameWindow, cross_step, open_window, queries
@@ -138,7 +139,7 @@ def test_an_int4_linear_is_the_same_to_the_bit(
     x[0, :block] = x[0].abs().max()
     residual = torch.randn(count, columns).to(dtype)
     want = linear(x)
-    linear.pair()
+    linear.pair(rows_through)
     assert linear.is_paired
     prepared = plain_rows(x, linear)
     assert not prepared.is_unmade

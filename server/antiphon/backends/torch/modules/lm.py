@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from antiphon.backends.snapshots import TensorSpec
-from antiphon.backends.torch.kernels.fused import is_fused
+from antiphon.backends.torch.kernels.fused import is_fused, load_rows
 from antiphon.backends.torch.modules.attention import (
     PLAIN,
     Chooser,
@@ -139,7 +139,7 @@ class LanguageModel(nn.Module):
         for four in int4_linears(self):
             four.rounds_input = bool(rounds_input)
             if four.rounds_input and self.is_fused(four.weight.device):
-                four.pair()
+                four.pair(load_rows().rows_through)
             elif pack:
                 four.pack()
         if self.depformer is not None:
