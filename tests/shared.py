@@ -1,4 +1,4 @@
-"""Folders that tests share, each made once until what it is made of changes."""
+"""Folders that tests share, each made once until its sources change."""
 
 from __future__ import annotations
 

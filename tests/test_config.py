@@ -1,4 +1,4 @@
-"""Configuration: defaults, a strict file, a command line over it, and sentences that help."""
+"""Configuration: defaults, a strict file, command line options over it, and helpful error messages."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_repeated_and_boolean_flags() -> None:
         ('log_level = "loud"', "log_level is 'loud', not one of debug, info, warning, error"),
         ('protect = "pages"', "protect is 'pages', not one of health, metrics, page"),
         ('[models]\nmodel = "echo"', "models = {'model': 'echo'} is not a list of tables; write [[models]]"),
-        ('[[models]]\nname = "a"', "entry 1 of [[models]] lacks 'model', what to serve"),
+        ('[[models]]\nname = "a"', "entry 1 of [[models]] lacks 'model', the model to serve"),
         ('[[models]]\nmodel = "echo"\nslot = 1', "unknown key 'models.slot'; did you mean 'slots'?"),
         ('[[models]]\nmodel = "echo"\nslots = 0', "models.slots is 0, at least 1 is needed"),
         ("[[models]]\nmodel = 3", "models.model is 3, a string is needed"),
@@ -162,7 +162,7 @@ def test_repeated_and_boolean_flags() -> None:
             "model and [[models]] are both given; the first is short for a single entry",
         ),
         ("[[agents]]\nname = 'a'", "entry 1 of [[agents]] lacks 'llm', the URL of its text model"),
-        ("[[agents]]\nllm = 'http://a/v1'", "entry 1 of [[agents]] lacks 'name', what clients call it"),
+        ("[[agents]]\nllm = 'http://a/v1'", "entry 1 of [[agents]] lacks 'name', its name for clients"),
         (
             AGENT + "fallback = [{}]",
             "a fallback of entry 1 of [[agents]] lacks 'llm', the URL of its text model",
@@ -176,7 +176,7 @@ def test_repeated_and_boolean_flags() -> None:
         ),
         (
             AGENT.replace("http://a", "ftp://a"),
-            "llm is no address of a text model: it begins with http:// or https://",
+            "llm is no address of a text model, which begins with http:// or https://",
         ),
         (
             AGENT.replace("http://a", "http://me:secret@a"),

@@ -1,4 +1,4 @@
-"""The command that an error prints installs what was missing."""
+"""The command in an error message installs the missing package."""
 
 from __future__ import annotations
 

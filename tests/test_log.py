@@ -1,4 +1,4 @@
-"""Log lines: one record, one line, searchable, and nothing of what callers say."""
+"""Log lines: one line for each record, searchable, without words of callers."""
 
 from __future__ import annotations
 

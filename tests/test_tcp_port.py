@@ -1,4 +1,4 @@
-"""Ports of protocols that are no HTTP: what an address may say, and what a server with keys needs."""
+"""Ports of protocols other than HTTP: valid addresses, and requirements of servers with keys."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_is_no_address_is_refused(text: str, words: str) -> None:
 def test_a_server_with_keys_asks_for_the_name_of_one(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(format_key(KeyEntry("home", digest_of("key of home"))) + "\n")
-    with pytest.raises(ConfigError, match=r"its callers show no key; add \?key=NAME"):
+    with pytest.raises(ConfigError, match=r"its callers present no key; add \?key=NAME"):
         parse_command_line(["--api-keys", str(keys), "--tcp", "wyoming://:10300"])
     named = parse_command_line(["--api-keys", str(keys), "--tcp", "wyoming://:10300?key=home"])
     assert named.tcp_ports == (TcpPort(WYOMING, 10300, key="home"),)

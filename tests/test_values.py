@@ -1,4 +1,4 @@
-"""One rule for every value that is read: what passes, what is refused, and in which words."""
+"""One rule for every parsed value: accepted ones, refused ones, and messages."""
 
 from __future__ import annotations
 

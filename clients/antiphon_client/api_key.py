@@ -35,7 +35,7 @@ NO_KEY = ApiKey()
 def add_key_arguments(add: Any) -> None:
     """Add ``--api-key`` and ``--api-key-file`` with a parser's or a group's ``add_argument``."""
     add("--api-key", metavar="KEY", help="key of a server that requires one; visible in the process list")
-    add("--api-key-file", type=Path, metavar="FILE", help="a file that holds the key and nothing else")
+    add("--api-key-file", type=Path, metavar="FILE", help="file that contains only the key")
 
 
 def pop_key(values: dict[str, Any]) -> ApiKey:

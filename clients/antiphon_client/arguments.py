@@ -15,12 +15,12 @@ from antiphon_client.limits import ProbeLimits
 
 EXAMPLES = """\
 examples:
-  antiphon probe                                        our own clip, one session, the server on this machine
+  antiphon probe                                        built-in clip, one session, the server on this machine
   antiphon probe host:8998 --audio clip.mp3 --out reply.wav --plot latency.png
   antiphon probe --sessions 32 --seconds 30 --max-p99-ms 80 --max-lost 0
   antiphon probe http://moshi:8998 --stock              any Moshi server, by the client's clock only
   antiphon probe --protocol stt --audio clip.wav        words of a recording, in real time
-  antiphon probe --protocol tts --sessions 4            four texts spoken at once: how soon, how fast
+  antiphon probe --protocol tts --sessions 4            four texts at once: latency and speed
   antiphon probe --cut 2 --format pcm_f32le --seconds 60   a call whose connection is lost every other second
   antiphon probe --sessions 200 --processes 2 --json -  a heavy load, as JSON on standard output
 """
@@ -110,13 +110,13 @@ def _check_protocol(parser: argparse.ArgumentParser, values: Mapping[str, object
     if values["cut_every_s"] and (values["is_stock"] or values["format"] is AudioFormat.OGG):
         parser.error("--cut needs calls that can be resumed: no --stock, and opus or pcm")
     if values["is_unpaced"] and protocol is not Protocol.STT:
-        parser.error("--as-fast-as-possible needs --protocol stt: a conversation has its own pace")
+        parser.error("--as-fast-as-possible needs --protocol stt: conversations run in real time")
 
 
 def _build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="antiphon probe",
-        description="Hold paced real-time conversations with a server and report what each frame took.",
+        description="Run paced real-time conversations with a server and report the latency of each frame.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -131,7 +131,7 @@ def _build_parser() -> argparse.ArgumentParser:
     _add_load(parser.add_argument_group("load"))
     _add_connection(parser.add_argument_group("connection"))
     _add_output(parser.add_argument_group("output"))
-    _add_limits(parser.add_argument_group("limits, each with exit code 1 when broken"))
+    _add_limits(parser.add_argument_group("limits; exceeding one gives exit code 1"))
     return parser
 
 
@@ -157,7 +157,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         "--as-fast-as-possible",
         action="store_true",
         dest="is_unpaced",
-        help="send without regard to time (--protocol stt)",
+        help="send faster than real time (--protocol stt)",
     )
     group.add_argument(
         "--cut",
@@ -179,9 +179,9 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
         type=Protocol,
         choices=list(Protocol),
         default=Protocol.CHAT,
-        help="chat: a conversation; stt, tts: speech to text and back, in Kyutai's protocols [chat]",
+        help="chat: a conversation; stt, tts: speech to text, text to speech (Kyutai's protocols) [chat]",
     )
-    group.add_argument("--model", metavar="NAME", help="one of several models [the server's own choice]")
+    group.add_argument("--model", metavar="NAME", help="model of the server [its default]")
     add_key_arguments(group.add_argument)
     group.add_argument(
         "--format",
@@ -224,7 +224,7 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
         "--delay-frames",
         type=int,
         metavar="N",
-        help="frames without a reply at the start [asked from the server, else 0]",
+        help="frames without a reply at the start [requested from the server, else 0]",
     )
     group.add_argument(
         "--insecure", action="store_false", dest="verifies_tls", help="accept any TLS certificate"
@@ -234,7 +234,7 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
 def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--json", metavar="FILE", help="everything as JSON; - for standard output")
     group.add_argument("--plot", type=Path, metavar="FILE.png", help="latency over time and its distribution")
-    group.add_argument("--out", type=Path, metavar="REPLY.wav", help="what session 0 heard")
+    group.add_argument("--out", type=Path, metavar="REPLY.wav", help="audio that session 0 received")
     group.add_argument("--quiet", action="store_true", dest="is_quiet", help="no progress bar")
 
 
@@ -249,12 +249,12 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     for flag, name, what in (
         ("--max-lost", "lost", "frames without a reply"),
         ("--max-late", "late", "frames answered after 80 ms"),
-        ("--max-gaps", "gaps", "times a client runs dry"),
-        ("--max-misplaced", "misplaced", "replies out of order, twice or unasked"),
+        ("--max-gaps", "gaps", "playback underruns"),
+        ("--max-misplaced", "misplaced", "replies out of order, duplicate or unexpected"),
     ):
         group.add_argument(flag, type=int, dest=f"limit_{name}", metavar="N", help=what)
     for flag, name, what in (
-        ("--max-rejected", "rejected", "sessions not let in"),
+        ("--max-rejected", "rejected", "sessions not admitted"),
         ("--max-failed", "failed", "sessions ended early"),
     ):
         group.add_argument(flag, type=int, default=0, dest=f"limit_{name}", metavar="N", help=f"{what} [0]")

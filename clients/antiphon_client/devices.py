@@ -42,7 +42,7 @@ def list_devices(sounddevice: Any) -> str:
     """One line per device, with its number and name for ``--microphone`` and ``--speaker``."""
     devices = list(sounddevice.query_devices())
     if not devices:
-        return "no sound devices: this machine shows PortAudio neither a microphone nor a speaker"
+        return "no sound devices: PortAudio finds neither a microphone nor a speaker"
     lines = ["number  use                   rate  name"]
     for number, device in enumerate(devices):
         uses = [

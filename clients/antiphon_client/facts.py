@@ -152,8 +152,8 @@ def cannot_connect(address: ServerAddress, error: Exception) -> SessionError:
     other = replace(address, is_secure=not address.is_secure).http
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return SessionError(
-            f"the certificate of {address.http} is not trusted ({error.certificate_error}); use the name "
-            "that it was made for, or --insecure on a network of your own"
+            f"the certificate of {address.http} is not trusted ({error.certificate_error}); use the host "
+            "name in the certificate, or --insecure on a trusted network"
         )
     if isinstance(error, aiohttp.ClientConnectorSSLError):
         return SessionError(f"{address.http} answers without TLS; call {other}")

@@ -132,7 +132,7 @@ def _receive(pipe: Connection) -> Progress | LoopReport:
     try:
         message: Progress | LoopReport = pipe.recv()
     except EOFError:
-        raise SessionError("a process of the load generator died; its own words are above") from None
+        raise SessionError("a process of the load generator died; its output is above") from None
     return message
 
 

@@ -51,7 +51,7 @@ class ProbeLimits:
         broken: list[str] = []
         if not report.answered + report.failed:
             words = report.per_session[0].detail
-            broken = [f"none of {report.sessions} sessions was let in" + (f": {words}" if words else "")]
+            broken = [f"none of {report.sessions} sessions was admitted" + (f": {words}" if words else "")]
         for name, time, limit in times:
             if _exceeds(time, limit):
                 measured = "not measured, no frame was answered" if time is None else f"{time:.1f} ms"
@@ -59,7 +59,7 @@ class ProbeLimits:
         broken += [f"{name}: {count}, limit {most}" for name, count, most in counts if _exceeds(count, most)]
         own = report.generator.lateness(report.frame_ms)
         if broken and own:
-            broken.append(f"the probe was late itself, so some of that may be its own: {own}")
+            broken.append(f"the probe itself was late, which may explain part of it: {own}")
         return broken
 
 

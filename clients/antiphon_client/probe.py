@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
     text = sys.stderr if options.json == "-" else sys.stdout
     print(render_result(done), file=text)
     for sentence in done.broken:
-        print(f"antiphon probe: limit broken: {sentence}", file=sys.stderr)  # noqa: T201
+        print(f"antiphon probe: limit exceeded: {sentence}", file=sys.stderr)  # noqa: T201
     if done.result.was_interrupted:
         return EXIT_INTERRUPTED
     return EXIT_BROKEN if done.broken else 0

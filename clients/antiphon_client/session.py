@@ -185,9 +185,9 @@ class ProbeSession:
         if self._hearing.ready_s is not None:
             return
         if self._is_stopped:
-            raise EndedError("stopped before it was let in")
-        hint = "; a stock Moshi server is probed with --stock" if self._hearing.has_handshake else ""
-        raise EndedError(f"not let in within {self._plan.ready_timeout_s:g} s{hint}")
+            raise EndedError("stopped before admission")
+        hint = "; use --stock for a stock Moshi server" if self._hearing.has_handshake else ""
+        raise EndedError(f"not admitted within {self._plan.ready_timeout_s:g} s{hint}")
 
     async def _send_clip(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         clip = self._clip

@@ -38,11 +38,11 @@ RETRY_S = 0.3
 """Seconds between two attempts to connect again."""
 
 EXAMPLES = """\
-Wear headphones: the model hears its own voice otherwise. Ctrl-C ends the call.
+Wear headphones; otherwise the model gets its own voice as input. Ctrl-C ends the call.
 
 examples:
   antiphon talk                                  the server on this machine
-  antiphon talk https://voice.example --wait 60  stand in the queue for a minute
+  antiphon talk https://voice.example --wait 60  wait in the queue for a minute
   antiphon talk host:8998 --stock                any Moshi server
 """
 
@@ -100,12 +100,12 @@ def parse_arguments(argv: Sequence[str]) -> TalkOptions:
         help="longest wait in the queue in s [30]",
     )
     add("--set", action="append", default=[], type=name_and_value, dest="query", metavar="NAME=VALUE")
-    add("--model", metavar="NAME", help="one of several models [the server's own choice]")
+    add("--model", metavar="NAME", help="model of the server [its default]")
     add_key_arguments(add)
     add("--insecure", action="store_false", dest="verifies_tls", help="accept any TLS certificate")
     add("--microphone", type=_device, metavar="NAME", help="name or number of the input device")
     add("--speaker", type=_device, metavar="NAME", help="name or number of the output device")
-    add("--list-devices", action="store_true", dest="lists_devices", help="print all devices and end")
+    add("--list-devices", action="store_true", dest="lists_devices", help="print all devices and exit")
     values = vars(parser.parse_args(argv))
     if values["is_stock"]:
         values["format"] = AudioFormat.OGG
@@ -238,7 +238,7 @@ class TalkCall:
             except (aiohttp.ClientError, OSError) as error:
                 if loop.time() > until_s:
                     raise SessionError(
-                        f"connection lost: no way back within {thread.window_s:g} s: {error}"
+                        f"connection lost, and not resumed within {thread.window_s:g} s: {error}"
                     ) from error
             await asyncio.sleep(RETRY_S)
 
@@ -286,7 +286,7 @@ class TalkCall:
         if self._error and self._thread.is_resumable:  # full for a moment
             self._error = ""
             await asyncio.sleep(RETRY_S)
-            raise _LostError("the server had no place")
+            raise _LostError("the server had no free place")
         raise SessionError(self._error or f"the server closed with code {socket.close_code}")
 
     def _hear(self, message: moshi.Message) -> None:

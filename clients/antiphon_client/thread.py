@@ -102,7 +102,7 @@ class CallThread:
             ProtocolError: the call cannot be resumed.
         """
         if self._token is None:
-            raise ProtocolError("the server has not said that this call can be resumed")
+            raise ProtocolError("the server has not made this call resumable")
         self.is_moved = False
         return resume.encode_claim(resume.Claim(self._token, self._seq, self._frame, input_frame))
 

@@ -129,7 +129,7 @@ def run_tts_probe(options: ProbeOptions) -> int:
         write_wav(options.out, np.concatenate(pieces), SAMPLE_RATE)
     broken = broken_limits(options, report)
     for sentence in broken:
-        print(f"antiphon probe: limit broken: {sentence}", file=sys.stderr)  # noqa: T201
+        print(f"antiphon probe: limit exceeded: {sentence}", file=sys.stderr)  # noqa: T201
     return 1 if broken else 0
 
 
@@ -139,8 +139,8 @@ def broken_limits(options: ProbeOptions, report: TtsReport) -> list[str]:
     limits = options.limits
     found = (
         ("longest time to first audio", first, limits.first_audio_ms),
-        ("times a client runs dry", report.gaps, limits.gaps),
-        ("sessions not let in", report.rejected, limits.rejected),
+        ("playback underruns", report.gaps, limits.gaps),
+        ("sessions not admitted", report.rejected, limits.rejected),
         ("sessions ended early", report.failed, limits.failed),
     )
     return [
@@ -153,7 +153,7 @@ def broken_limits(options: ProbeOptions, report: TtsReport) -> list[str]:
 def render(report: TtsReport) -> str:
     """The report as text lines."""
     lines = [
-        f"sessions   {report.sessions}, {report.rejected} not let in, {report.failed} ended early",
+        f"sessions   {report.sessions}, {report.rejected} not admitted, {report.failed} ended early",
         f"speech     {report.audio_s:.1f} s, {report.words} words received, {report.gaps} gaps",
     ]
     for name, what, unit in (
@@ -191,7 +191,7 @@ async def listen(http: aiohttp.ClientSession, options: ProbeOptions) -> TtsRecor
     except (aiohttp.ClientError, OSError, ProtocolError) as error:
         speech.error = speech.error or str(error) or type(error).__name__
     except TimeoutError:
-        speech.error = speech.error or "the server fell silent"
+        speech.error = speech.error or "the server stopped sending"
     speech.ended_s = time.monotonic()
     return speech
 

@@ -177,7 +177,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         type=int,
         default=1,
         metavar="N",
-        help="questions side by side, or as many as recordings [%(default)s]",
+        help="questions at once, or as many as recordings [%(default)s]",
     )
     add("--turns", type=int, default=40, metavar="N", help="timed steps of each model [%(default)s]")
     add("--limit", action="append", default=[], metavar="'MEASURE<=X'", help="or >=; MEASURE may have a *")

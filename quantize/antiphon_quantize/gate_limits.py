@@ -130,7 +130,7 @@ def parse_limit(text: str) -> Limit:
     if match is None or number is None:
         raise ConfigError(f"'{text}' is no limit; one is written 'text kl<=0.01' or '* agreement>=0.9'")
     key = "most" if match["way"] == "<=" else "least"
-    return Limit(match["measure"], "asked for on the command line", **{key: number})
+    return Limit(match["measure"], "given on the command line", **{key: number})
 
 
 @dataclass(frozen=True, slots=True)

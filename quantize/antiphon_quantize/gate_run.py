@@ -144,7 +144,7 @@ turn."""
 FLOAT32_BYTES: Final = 6_000_000_000
 """Bytes on disk above which a language model is judged in bfloat16, unless options override it."""
 
-NOTHING_TO_ASK = "the baseline has no language model, or no tokenizer to read its answers by"
+NOTHING_TO_ASK = "the baseline has no language model, or no tokenizer for its answers"
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ def published(step: int, rest: str) -> str:
     layer = _LAYER.match(rest)
     if layer is None:
         raise CheckpointFormatError(
-            f"a depformer's slice holds '{rest}', which is none of a language model's"
+            f"a depformer's slice holds '{rest}', which is not a part of a language model"
         )
     start, what, end = layer.groups()
     middle = f"{what}.{step}" if what == "gating" else what
@@ -127,6 +127,6 @@ def _values(gguf: Any, tensor: Any) -> NDArray[np.float32]:
         values: NDArray[np.float32] = gguf.dequantize(tensor.data, tensor.tensor_type)
     except NotImplementedError as error:
         raise CheckpointFormatError(
-            f"{tensor.name} is {tensor.tensor_type.name}, which is not read"
+            f"{tensor.name} is {tensor.tensor_type.name}, which is not supported"
         ) from error
     return np.ascontiguousarray(values, dtype=np.float32)

@@ -120,7 +120,7 @@ def _writer(target: str, calibration: list[Path]) -> Write:
 
         return partial(quantize, calibration=calibration)
     if calibration:
-        raise ConfigError(f"--calibration is for the target torch; {target} listens to nothing")
+        raise ConfigError(f"--calibration is for the target torch; {target} has no calibration")
     if target == "onnx":
         from antiphon_quantize import onnx_target
 
@@ -151,7 +151,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         type=Path,
         default=[],
         metavar="FILE",
-        help="recordings for the recipes that listen (awq, gptq, smooth) [built-in clips]",
+        help="recordings for recipes with calibration (awq, gptq, smooth) [built-in clips]",
     )
     parser.add_argument(
         "--gguf", type=Path, metavar="FILE", help="the language model's weights instead of the model's own"

@@ -95,7 +95,7 @@ def quantize(
     odd = f" {plan.odd} others stayed, since no group divides their rows." if plan.odd else ""
     return (
         f"{out}: {len(plan.rounded)} matrices are rounded, {before / 1e6:,.1f} MB became "
-        f"{after / 1e6:,.1f} MB. Rounding moved the weights by {mean:.2%}, at most by "
+        f"{after / 1e6:,.1f} MB. Rounding changed the weights by {mean:.2%}, at most by "
         f"{errors[worst]:.2%} ({worst}).{odd}"
     )
 

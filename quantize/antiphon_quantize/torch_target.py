@@ -294,7 +294,7 @@ def error_line(errors: Mapping[str, float]) -> str:
     """A sentence with the mean and the largest relative error of the matrices."""
     worst = max(errors, key=errors.__getitem__)
     return (
-        f"Rounding moved the weights by {sum(errors.values()) / len(errors):.2%}, "
+        f"Rounding changed the weights by {sum(errors.values()) / len(errors):.2%}, "
         f"at most by {errors[worst]:.2%} ({worst})."
     )
 

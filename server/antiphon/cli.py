@@ -50,11 +50,11 @@ COMMANDS: Mapping[str, Command] = {
     "keys": Command("antiphon.serve.access.new_key:main", "make an API key for a server's file of keys"),
     "doctor": Command(
         "antiphon_quantize.bench.doctor:main",
-        "check this machine: what is missing, what will run and how fast",
+        "check this machine: missing parts, models that run, speed",
     ),
     "models": Command(
         "antiphon_quantize.advice.main:main",
-        "list the models that are built in, cached and published, and which of them fit",
+        "list built-in, cached and published models, and those that fit",
     ),
     "quantize": Command("antiphon_quantize.main:main", "make a smaller checkpoint from a larger one"),
     "gate": Command("antiphon_quantize.gate:main", "compare a smaller checkpoint with its original"),

@@ -48,9 +48,9 @@ class ModelConfig:
     """
 
     model: str = option("", MODEL_HELP, metavar="MODEL")
-    name: str | None = option(None, "the name that clients ask for; by default the checkpoint's own name")
-    backend: str = option(AUTO, "what runs it", metavar="NAME")
-    device: str | None = option(None, "where it runs", metavar="DEVICE")
+    name: str | None = option(None, "name for clients; default: the checkpoint's own name")
+    backend: str = option(AUTO, "backend", metavar="NAME")
+    device: str | None = option(None, "device", metavar="DEVICE")
     slots: int | None = option(None, "sessions at once", minimum=1)
     backend_option: tuple[str, ...] = option((), "an option of its backend", metavar="NAME=VALUE")
     voices: str | None = option(None, "its folder of voices", metavar="DIR")
@@ -82,7 +82,7 @@ class ServerConfig:
     models: tuple[ModelConfig, ...] = field(default=(), metadata={"is_entries": True})
     alias: tuple[str, ...] = option(
         (),
-        "further name of a served model; '*=MODEL': any other name; repeat for several",
+        "alias of a served model; '*=MODEL': any other name; repeat for several",
         metavar="NAME=MODEL",
         group=Group.MODELS,
         is_basic=True,
@@ -113,7 +113,7 @@ class ServerConfig:
     )
     backend: str = option(
         AUTO,
-        "what runs the model: auto, torch, mlx, onnx, pocket, reference, null",
+        "backend of the model: auto, torch, mlx, onnx, pocket, reference, null",
         metavar="NAME",
         group=Group.MODELS,
         is_basic=True,
@@ -166,20 +166,20 @@ class ServerConfig:
     )
     trusted_proxy: tuple[str, ...] = option(
         (),
-        "proxy whose X-Forwarded-For counts: an address or a network; repeat for several",
+        "proxy whose X-Forwarded-For is trusted: an address or a network; repeat for several",
         metavar="CIDR",
         group=Group.NETWORK,
     )
     tcp: tuple[str, ...] = option(
         (),
-        "further port: wyoming://[HOST]:PORT for Home Assistant, audiosocket://[HOST]:PORT/MODEL for "
+        "additional port: wyoming://[HOST]:PORT for Home Assistant, audiosocket://[HOST]:PORT/MODEL for "
         "Asterisk; without HOST for this machine only; repeat for several",
         metavar="ADDRESS",
         group=Group.NETWORK,
     )
     zeroconf: bool = option(
         False,
-        "announce Wyoming ports that others reach to Home Assistant, by mDNS (extra zeroconf)",
+        "announce Wyoming ports that other machines can reach to Home Assistant by mDNS (extra zeroconf)",
         group=Group.NETWORK,
     )
     webrtc: int = option(
@@ -216,7 +216,7 @@ class ServerConfig:
     )
     protect: tuple[str, ...] = option(
         (),
-        "what else needs a key: health, metrics, page; repeat for several",
+        "routes that also need a key: health, metrics, page; repeat for several",
         choices=PROTECTABLE,
         metavar="WHAT",
         group=Group.ACCESS,
@@ -231,7 +231,7 @@ class ServerConfig:
     )
     allow_origin: tuple[str, ...] = option(
         (),
-        "further web origin whose pages may connect; '*': any",
+        "additional web origin whose pages may connect; '*': any",
         metavar="ORIGIN",
         group=Group.ACCESS,
     )
@@ -277,7 +277,7 @@ class ServerConfig:
         0.0, "age at which a recording is removed; 0: none", minimum=0, group=Group.RECORDINGS
     )
     record_max_s: float = constant(
-        600.0, "longest recording of a call; what comes later is left out", minimum=1
+        600.0, "longest recording of a call; later audio is not recorded", minimum=1
     )
     worker: str = option(
         "",
@@ -300,22 +300,22 @@ class ServerConfig:
     )
     canary: str | None = option(
         None,
-        "a served model that is on trial: the next version of another one",
+        "served model on trial: the next version of another one",
         metavar="NAME",
         group=Group.TRIAL,
     )
     canary_of: str | None = option(
         None,
-        "the model that it may replace; default: the first of its kind",
+        "model that the canary may replace; default: the first of its kind",
         metavar="NAME",
         group=Group.TRIAL,
     )
     canary_share: float = option(
-        0.1, "share of new calls that it gets", minimum=0, maximum=1, group=Group.TRIAL
+        0.1, "share of new calls for the canary", minimum=0, maximum=1, group=Group.TRIAL
     )
     canary_by: str = option(
         "call",
-        "'call' assigns each at random, 'caller' each caller always alike",
+        "'call': random for each call; 'caller': fixed for each caller",
         metavar="HOW",
         choices=CANARY_BY,
         group=Group.TRIAL,
@@ -387,7 +387,7 @@ class ServerConfig:
         if not found:
             raise ConfigError(f"device {ALL_GPUS} was requested, but the driver offers no GPU")
         if len(set(found)) < len(found):
-            raise ConfigError(f"device = {self.device!r} names one twice")
+            raise ConfigError(f"device = {self.device!r} names a device twice")
         own = next((entry.model for entry in self.models if entry.device != self.device), None)
         if len(found) > 1 and own is not None:
             raise ConfigError(
@@ -469,6 +469,6 @@ def _read_entries(entries: Any, common: ModelConfig) -> tuple[ModelConfig, ...]:
     models: list[ModelConfig] = []
     for number, entry in enumerate(tables(entries, "models"), start=1):
         if not entry.get("model"):
-            raise ConfigError(f"entry {number} of [[models]] lacks 'model', what to serve")
+            raise ConfigError(f"entry {number} of [[models]] lacks 'model', the model to serve")
         models.append(apply(common, entry, ("models",)))
     return tuple(models)

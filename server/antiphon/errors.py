@@ -22,7 +22,7 @@
     │   └── RecordingTooLongError    more seconds than a recording may have
     └── SessionError                 a session could not start or continue
         ├── ServerFullError          no free row (carries ``retry_after_s``)
-        ├── DrainingError            the server is leaving
+        ├── DrainingError            the server is shutting down
         ├── UnknownModelError        no such model here (carries the names of those there are)
         ├── UnknownSessionError      no such session of this key here
         ├── SessionLimitError        the key or address has reached its limit of sessions

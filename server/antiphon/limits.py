@@ -35,23 +35,25 @@ class Limits:
         group=Group.LIFE,
     )
     drain_timeout_s: float = option(
-        60.0, "time that calls have after SIGTERM; then they are closed", minimum=0, group=Group.LIFE
+        60.0, "time for calls after SIGTERM, after which they are closed", minimum=0, group=Group.LIFE
     )
     handshake_timeout_s: float = constant(
-        15.0, "from 'ready' to the first audio; a microphone takes a second or two to open", minimum=0.1
+        15.0,
+        "maximum time from 'ready' to the first audio; a microphone takes a second or two to open",
+        minimum=0.1,
     )
     quiet_timeout_s: float = constant(
         600.0,
-        "without audio of a client that is muted or ends its turns by hand, which it announces",
+        "maximum time without audio from a client that has announced silence (muted, or manual turns)",
         minimum=0.1,
     )
     liveness_timeout_s: float = constant(
-        20.0, "from one sign of life of the peer to the next; three pings go unanswered", minimum=0.1
+        20.0, "maximum time without a sign of life of the peer; three unanswered pings", minimum=0.1
     )
     close_timeout_s: float = constant(
-        2.0, "for the answer to a close frame; several round trips", minimum=0.1
+        2.0, "time for the answer to a close frame; several round trips", minimum=0.1
     )
-    max_wait_s: float = constant(600.0, "longest 'wait' in the queue that a caller may ask for", minimum=0)
+    max_wait_s: float = constant(600.0, "longest 'wait' in the queue that a caller may request", minimum=0)
     max_connections: int = constant(
         10_000, "connections at once, further ones wait; each takes an open file", minimum=1
     )
@@ -76,11 +78,13 @@ class Limits:
         262_144, "largest WebSocket message: three seconds of float samples", minimum=1024
     )
     max_messages_per_s: int = constant(
-        500, "messages read from one socket, beyond which reading slows; ten times those of a call", minimum=1
+        500,
+        "rate of messages from one socket above which reading slows; ten times those of a call",
+        minimum=1,
     )
     max_bytes_per_s: int = constant(
         16_777_216,
-        "bytes read from one socket, beyond which reading slows; sixty times a recogniser's real time",
+        "rate of bytes from one socket above which reading slows; sixty times a recogniser's real time",
         minimum=65_536,
     )
     max_voice_bytes: int = constant(
@@ -88,27 +92,23 @@ class Limits:
     )
     max_unsent_bytes: int = constant(
         32_768,
-        "written to a socket and not taken by the network, beyond which audio is dropped; half a second",
+        "unsent data of a socket above which audio is dropped; half a second",
         minimum=4096,
     )
-    max_upload_bytes: int = constant(
-        67_108_864, "largest recording by POST, which lies in a file", minimum=1024
-    )
-    max_upload_s: float = constant(
-        3600.0, "longest recording by POST, which holds a row meanwhile", minimum=0.1
-    )
+    max_upload_bytes: int = constant(67_108_864, "largest recording by POST, stored in a file", minimum=1024)
+    max_upload_s: float = constant(3600.0, "longest recording by POST, which uses a row", minimum=0.1)
     max_uploads_per_address: int = constant(
         8, "recordings at once from one address (IPv6: one /64), 0 for any number; each is a file", minimum=0
     )
-    upload_timeout_s: float = constant(60.0, "for a recording to arrive, and for any other body", minimum=0.1)
+    upload_timeout_s: float = constant(60.0, "time to receive a recording, or any other body", minimum=0.1)
     min_upload_bytes_per_s: int = constant(
-        16_384, "slowest pace of a body after five seconds: that of Opus at its best", minimum=1
+        16_384, "minimum rate of a body after five seconds: that of Opus at its best", minimum=1
     )
     hand_over_timeout_s: float = constant(
-        30.0, "for one call to go to another worker: a row and a lease over a slow network", minimum=0.1
+        30.0, "time to hand over one call: a row and a lease over a slow network", minimum=0.1
     )
     max_hand_overs: int = constant(
-        2, "calls of other workers that arrive at once at each front end; each is in memory twice", minimum=1
+        2, "calls that each front end receives at once from other workers; each is in memory twice", minimum=1
     )
     connect_timeout_s: float = constant(
         15.0, "for the TLS handshake of a connection, and for a peer by WebRTC to connect", minimum=0.1

@@ -86,26 +86,24 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
         "tick_seconds": _histogram(_FRAME_S, "Time of one backend step.", "model"),
         "stage_seconds": _histogram(_STAGE_S, "Time of each stage of a tick.", "model", "stage"),
         "frame_latency_seconds": _histogram(
-            _FRAME_S, "From an input frame's last sample to its reply handed to the socket.", "model"
+            _FRAME_S, "Time from an input frame's last sample to its reply written to the socket.", "model"
         ),
         "frame_wait_seconds": _histogram(
-            _FRAME_S, "From an input frame's last sample to the step that takes it.", "model"
+            _FRAME_S, "Time from an input frame's last sample to the step that takes it.", "model"
         ),
         "first_audio_seconds": _histogram(
             _FIRST_AUDIO_S,
-            "From a session's first whole input frame to its first audio handed to the socket.",
+            "Time from a session's first whole input frame to its first audio written to the socket.",
             "model",
         ),
-        "session_seconds": _histogram(_SESSION_S, "How long sessions owned a row.", "model"),
+        "session_seconds": _histogram(_SESSION_S, "Time for which sessions owned a row.", "model"),
         "batch_rows": _histogram(_ROWS, "Sessions that took part in a tick.", "model"),
-        "physical_rows": _histogram(
-            _ROWS, "Rows the backend computed in a tick, idle ones included.", "model"
-        ),
+        "physical_rows": _histogram(_ROWS, "Rows computed in a tick, including idle ones.", "model"),
         "frames_taken": _counter("Input frames that took part in a tick.", "model"),
         "padding_frames": _counter("Frames of flush padding to bring markers back (stt).", "model"),
         "replies": _counter("Replies queued for a socket.", "model"),
         "late_frames": _counter("Frames whose latency was over one frame's length.", "model"),
-        "lost_frames": _counter("Frames taken by the model that have no reply, against design.", "model"),
+        "lost_frames": _counter("Frames processed without a reply because of a fault.", "model"),
         "dropped_frames": _counter(
             "Frames dropped because a queue was full: in, before the model; out, before the client.",
             "model",
@@ -124,7 +122,7 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
             values=("admitted", "queued", "promoted", "expired", "left", "full", "late", "draining"),
         ),
         "resumptions": _counter(
-            "Connections that asked to resume a call, by outcome.",
+            "Connections that requested to resume a call, by outcome.",
             "model",
             "outcome",
             values=("resumed", "unknown", "expired", "replaced", "draining", "moved"),
@@ -145,18 +143,18 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
         "ring_pages": _gauge("Pages of keys and values that rows share (overcommit).", "model"),
         "ring_pages_free": _gauge("Pages of keys and values that no row has (overcommit).", "model"),
         "queued_sessions": _gauge("Callers that wait for a row.", "model"),
-        "slots": _gauge("Rows there are.", "model"),
+        "slots": _gauge("Rows in total.", "model"),
         "detached_sessions": _gauge(
             "Sessions whose row waits for another connection of their caller.", "model"
         ),
-        "admitting": _gauge("1 when a caller who came now would be admitted at once.", "model"),
+        "admitting": _gauge("1 while a new caller would be admitted at once.", "model"),
         "input_queue_frames": _gauge(
             "Whole input frames waiting for the model, all sessions together.", "model"
         ),
         "output_queue_frames": _gauge("Replies waiting for their sockets, all sessions together.", "model"),
-        "state_bytes": _gauge("Model state of all rows: keys and values above all.", "model"),
+        "state_bytes": _gauge("Model state of all rows, mostly keys and values.", "model"),
         "model_info": _gauge(
-            "What runs here; always 1.",
+            "Model and backend of this engine; always 1.",
             "model",
             "kind",
             "backend",
@@ -173,19 +171,19 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
         ),
         # Voice agents.
         "agent_text_seconds": _histogram(
-            _FIRST_AUDIO_S, "From a request to the agent's text model to its first piece.", "agent"
+            _FIRST_AUDIO_S, "Time from a request to the agent's text model to its first piece.", "agent"
         ),
         "agent_first_text_seconds": _histogram(
-            _FIRST_AUDIO_S, "From the end of the caller's turn to the first text of the reply to it.", "agent"
+            _FIRST_AUDIO_S, "Time from the end of the caller's turn to the first text of its reply.", "agent"
         ),
         "agent_sound_seconds": _histogram(
-            _FIRST_AUDIO_S, "From the end of the caller's turn to the agent's first sound.", "agent"
+            _FIRST_AUDIO_S, "Time from the end of the caller's turn to the agent's first sound.", "agent"
         ),
         "agent_flush_seconds": _histogram(
-            _FIRST_AUDIO_S, "From a turn's last audio to its last word, written by the recogniser.", "agent"
+            _FIRST_AUDIO_S, "Time from a turn's last audio to its last word from the recogniser.", "agent"
         ),
         "agent_replies": _counter(
-            "Replies of an agent by how they ended: cut, at a limit of tokens.",
+            "Replies of an agent by outcome: cut means at a limit of tokens.",
             "agent",
             "outcome",
             values=("completed", "interrupted", "cancelled", "cut", "failed"),
@@ -199,18 +197,18 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
         # Sockets and HTTP.
         "refused_requests": _counter("Requests refused before the upgrade.", "model", "status"),
         "closed_sockets": _counter("WebSockets and calls over TCP closed, by close code.", "model", "code"),
-        "open_sockets": _gauge("WebSockets and TCP connections open now.", "model"),
+        "open_sockets": _gauge("Open WebSockets and TCP connections.", "model"),
         "failed_connections": _counter("Connections that failed because of their peer.", "kind"),
         "turned_away_connections": _counter(
-            "Connections closed unserved: the address had or opened as many as it may, or too many waited."
+            "Connections closed before they were served: the address reached a limit, or too many waited."
         ),
         "resource_shortages": _counter(
-            "Times the system gave no file or memory, to a request or a waiting connection, at each retry."
+            "Failed attempts to get a file or memory from the system, for a request or a waiting connection."
         ),
         "spooled_upload_bytes": _gauge("Bytes on disk of recordings sent by POST."),
-        "spool_refusals": _counter("Recordings refused for want of room on disk."),
+        "spool_refusals": _counter("Recordings refused for lack of disk space."),
         "key_sessions": _gauge(
-            "Sessions that each API key has now, by its name; empty unless protect has metrics.", "key"
+            "Current sessions of each API key, by its name; empty unless protect has metrics.", "key"
         ),
         "recording_left_out_pieces": _counter(
             "Pieces of audio missing from recordings because the disk was too slow."
@@ -223,24 +221,24 @@ METRICS: Final[Mapping[str, MetricRow]] = MappingProxyType(
         ),
         "process_memory_bytes": _gauge("Resident memory of the server's process."),
         "memory_limit_bytes": _gauge(
-            "Memory the process may use: the machine's, or its container's limit.", merge=Merge.LARGEST
+            "Memory available to the process: the machine's, or its container's limit.", merge=Merge.LARGEST
         ),
         "device_memory_bytes": _gauge(
-            "Memory of a GPU in use, by all processes.", "device", merge=Merge.LARGEST
+            "Memory of a GPU in use by all processes.", "device", merge=Merge.LARGEST
         ),
-        "device_memory_limit_bytes": _gauge("Memory a GPU has.", "device", merge=Merge.LARGEST),
-        "front_ends": _gauge("Front-end processes that take calls."),
+        "device_memory_limit_bytes": _gauge("Total memory of a GPU.", "device", merge=Merge.LARGEST),
+        "front_ends": _gauge("Front-end processes that accept calls."),
         "front_end_connections": _gauge(
-            "Connections at work in a front end, or under way to it.", "front_end"
+            "Active connections of a front end, including those in transit to it.", "front_end"
         ),
-        "front_end_lag_seconds": _gauge("How late a front end's event loop runs.", "front_end"),
+        "front_end_lag_seconds": _gauge("Lag of a front end's event loop.", "front_end"),
         "front_end_restarts": _counter("Front-end processes that ended and were replaced."),
         # A model on trial.
-        "canary_calls": _counter("Ended calls that were compared.", "arm"),
+        "canary_calls": _counter("Calls compared after their end.", "arm"),
         "canary_phase": _gauge("1 for the phase of the canary.", "phase"),
         "canary_fault": _gauge("Mean of a signal, from 0 to 1 (faulty).", "arm", "signal"),
         "canary_evidence": _gauge(
-            "Capital of the bets against the canary, as a part of what withdraws it.", "signal"
+            "Evidence against the canary, as a fraction of the threshold for its withdrawal.", "signal"
         ),
     }
 )

@@ -53,14 +53,14 @@ def read_tcp_ports(texts: Sequence[str], *, has_keys: bool, taken: Sequence[int]
     for text, port in zip(texts, ports, strict=True):
         if has_keys and port.key is None:
             raise ConfigError(
-                f"tcp = {text!r}: its callers show no key; add ?key=NAME, the name of the key that they "
+                f"tcp = {text!r}: its callers present no key; add ?key=NAME, the name of the key that they "
                 "count as, from the file of --api-keys"
             )
         if port.key is not None and not has_keys:
             raise ConfigError(f"tcp = {text!r}: it names a key, and there is no file of --api-keys")
     numbers = [*taken, *(port.port for port in ports)]
     if twice := next((it for it in numbers if numbers.count(it) > 1), None):
-        raise ConfigError(f"tcp: the port {twice} is there twice; each needs a number of its own")
+        raise ConfigError(f"tcp: the port {twice} is used twice; each needs a different number")
     return ports
 
 

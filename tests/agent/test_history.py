@@ -1,4 +1,4 @@
-"""What was said, as a text model reads it."""
+"""The conversation history sent to the text model."""
 
 from __future__ import annotations
 

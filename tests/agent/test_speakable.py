@@ -1,4 +1,4 @@
-"""Which of a text model's words are spoken."""
+"""Selection of speakable words from the output of a text model."""
 
 from __future__ import annotations
 

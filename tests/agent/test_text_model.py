@@ -1,4 +1,4 @@
-"""The client of text models, with a server that has every fault."""
+"""The client of text models, with a server that produces each fault."""
 
 from __future__ import annotations
 

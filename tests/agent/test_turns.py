@@ -1,4 +1,4 @@
-"""Turns of a caller and an agent: single scenes, and thousands of random ones that keep every promise."""
+"""Turn taking: single scenes, and invariants over thousands of random schedules."""
 
 from __future__ import annotations
 

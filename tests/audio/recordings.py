@@ -1,4 +1,4 @@
-"""Recordings in containers of FFmpeg's, made in memory."""
+"""Recordings in FFmpeg's containers, created in memory."""
 
 from __future__ import annotations
 

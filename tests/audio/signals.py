@@ -1,4 +1,4 @@
-"""Sounds to test with."""
+"""Test signals."""
 
 from __future__ import annotations
 

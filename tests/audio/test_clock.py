@@ -1,4 +1,4 @@
-"""A model hears time pass whatever the network does, and no caller's delay grows."""
+"""Model time follows real time on any network, and the delay of a call does not grow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of codecs: a decoder and an encoder for every way audio travels."""
+"""The table of codecs has a decoder and an encoder for each audio format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes to samples: no frame waits for more than its own last sample, and no step takes long."""
+"""Decoding: a frame needs only its own samples, and each step is short."""
 
 from __future__ import annotations
 

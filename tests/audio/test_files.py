@@ -1,4 +1,4 @@
-"""Recordings of the common kinds, made here, come out as the same sound."""
+"""Recordings of common formats decode to the original sound."""
 
 from __future__ import annotations
 

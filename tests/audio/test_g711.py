@@ -1,4 +1,4 @@
-"""The values of the recommendation's tables, the decoder of FFmpeg, and what a quantiser must keep."""
+"""G.711 compared with the tables of the recommendation, FFmpeg's decoder and properties of a quantiser."""
 
 from __future__ import annotations
 

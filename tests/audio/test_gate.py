@@ -1,4 +1,4 @@
-"""Silence is zero, speech is what it was, and nothing clicks in between."""
+"""The output gate: silence becomes zeros, speech is unchanged, edges do not click."""
 
 from __future__ import annotations
 

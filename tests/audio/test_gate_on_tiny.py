@@ -1,4 +1,4 @@
-"""The output gate on what the built-in model says: no sound of an answer is lost, silence is exact zeros."""
+"""The output gate on output of the built-in model: answers are complete, silence is exactly zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings that strangers made: whatever the bytes, an AudioError or audio, in bounded steps."""
+"""Hostile recordings: any bytes give audio or an AudioError, in bounded steps."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_step_is_about_a_second() -> None:
 def test_sound_of_a_codec_that_is_not_named_is_refused_in_words() -> None:
     assert WHOLE["mp4"].count(b"stbl") == 1
     unnamed = WHOLE["mp4"].replace(b"stbl", b"free")
-    with pytest.raises(AudioError, match="audio of an unknown kind is not read; there are: PCM, aac"):
+    with pytest.raises(AudioError, match="audio of an unknown kind is not supported; there are: PCM, aac"):
         stated_seconds(io.BytesIO(unnamed))
 
 

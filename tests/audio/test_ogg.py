@@ -1,4 +1,4 @@
-"""Pages in any portions, with any damage; and both ways against sphn, which upstream's servers run."""
+"""Ogg pages in any fragments and with any damage, compared with sphn in both directions."""
 
 from __future__ import annotations
 

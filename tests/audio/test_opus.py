@@ -1,4 +1,4 @@
-"""Our encoder and decoder, against each other, against sphn, and against rubbish."""
+"""The Opus encoder and decoder, compared with each other and sphn, and with invalid input."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_the_interpreter_runs_on_while_libopus_encodes() -> None:
 def test_libopus_is_found_beside_av_else_in_the_system(tmp_path: Path) -> None:
     av = tmp_path / "av"
     av.mkdir()
-    with pytest.raises(AudioError, match="no libopus: the Python package 'av' carries it"):
+    with pytest.raises(AudioError, match="no libopus: the Python package 'av' contains it"):
         find_libopus(av, lambda name: None)
     with pytest.raises(AudioError, match="apt install libopus0, brew install opus"):
         find_libopus(None, lambda name: None)

@@ -1,4 +1,4 @@
-"""Opus packets cut and joined: not a bit of the audio changes."""
+"""Splitting and joining of Opus packets keeps the audio bit by bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples keep their values through bytes, and what cannot be a sample is refused."""
+"""Samples keep their values through encoding, and invalid samples are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tones stay what and when they were, and what does not fit the new rate is gone."""
+"""Tones keep frequency and time; frequencies above the new limit are removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speech as files that grow: what comes out is what went in, and the first frame is heard at once."""
+"""Speech in growing files: the samples are unchanged, and the first frame is sent at once."""
 
 from __future__ import annotations
 

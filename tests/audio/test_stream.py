@@ -1,4 +1,4 @@
-"""Recordings decoded piece by piece: the whole of them, and nothing that is none."""
+"""Recordings decoded piece by piece: complete, and invalid ones are refused."""
 
 from __future__ import annotations
 

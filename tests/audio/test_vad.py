@@ -1,4 +1,4 @@
-"""Where a caller begins and stops to speak."""
+"""Detection of the start and end of speech."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WAV files as others read them."""
+"""WAV files compared with other implementations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WAV as it comes: the same samples in whatever portions, and what is none."""
+"""WAV input: the same samples for any fragmentation; invalid files are refused."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_two_channels_are_mixed_and_other_chunks_passed_over() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"OggS" + bytes(60), "no WAV: it does not begin with RIFF"),
+        (b"OggS" + bytes(60), "not a WAV: it does not begin with RIFF"),
         (b"RIFF\0\0\0\0WAVE" + DATA, "a WAV whose samples come before their format"),
         (header(form=3) + DATA, "a WAV of format 3, 16 bits, 1 channels, 24000 Hz; read are 16-bit samples"),
         (header(bits=8) + DATA, "8 bits"),

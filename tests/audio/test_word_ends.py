@@ -1,4 +1,4 @@
-"""A word ends where its sound ends, whatever the level, the noise behind it and the size of the pieces."""
+"""A word ends with its sound at any level, noise and block size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the contract suite needs of a backend under test, and the hand that drives it tick by tick.
+"""Requirements of the contract suite for a backend under test, and a driver that runs single ticks.
 
 A frame of a text to speech session is a few words, different for each frame of a voice.
 """

@@ -1,4 +1,4 @@
-"""Which stages give a row the same bits however many rows run beside it, outside of fixed ticks too.
+"""Stages whose results are bit-identical for any number of rows, without fixed ticks.
 
 The table is that of docs/adr/0021-ready-rows.md. It holds on x86-64 with the pinned runtimes: what is listed
 as identical is, and what is not listed may be so on another machine.

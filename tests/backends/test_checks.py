@@ -1,4 +1,4 @@
-"""What a manifest wants installed is compared by the numbers of the versions."""
+"""The minimum versions of a manifest are compared as numbers."""
 
 from __future__ import annotations
 

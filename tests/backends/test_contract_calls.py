@@ -1,4 +1,4 @@
-"""The contract of every backend: what goes in and out of each call, and what is refused."""
+"""The contract of every backend: arguments, results and refusals of each call."""
 
 from __future__ import annotations
 

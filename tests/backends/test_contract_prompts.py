@@ -1,4 +1,4 @@
-"""The contract of prompts: a primed row is one that has lived, and the others notice nothing."""
+"""The contract of prompts: a primed row equals a stepped one, other rows are unchanged."""
 
 from __future__ import annotations
 

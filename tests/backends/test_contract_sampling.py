@@ -1,4 +1,4 @@
-"""The contract of every backend: what a row's sampling parameters do."""
+"""The contract of every backend: the effect of a row's sampling parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of every backend: rows do not touch each other, and their state is right, always."""
+"""The contract of every backend: rows are independent, and their state is correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model whose files do not fit each other is an error of the model, whatever the program said."""
+"""Inconsistent model files raise a model error, whatever the underlying exception."""
 
 from __future__ import annotations
 

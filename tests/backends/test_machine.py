@@ -1,4 +1,4 @@
-"""What the machine has, asked of a driver that stands in for NVIDIA's."""
+"""Hardware detection with a fake NVIDIA driver."""
 
 from __future__ import annotations
 

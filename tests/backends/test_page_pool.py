@@ -1,4 +1,4 @@
-"""Pages that rows share: none is two rows', none is lost, and who ends where there are too few."""
+"""Shared pages: no page has two owners, none is lost, and the youngest rows are evicted first."""
 
 from __future__ import annotations
 

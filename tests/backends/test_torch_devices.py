@@ -20,7 +20,7 @@ def test_without_a_name_it_is_the_gpu_where_there_is_one(monkeypatch: pytest.Mon
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match=r"device cuda:1 was requested, but this torch .* sees no GPU"):
+    with pytest.raises(ConfigError, match=r"device cuda:1 was requested, but this torch .* has no GPU"):
         pick_device("cuda:1")
     with pytest.raises(ConfigError, match="no device is called 'abacus'"):
         pick_device("abacus")

@@ -1,4 +1,4 @@
-"""A row goes on in another process, bit for bit, past the wrap of its rings."""
+"""A row continues in another process bit by bit, also after its rings wrapped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that takes over a row: ``python -m tests.backends.transfer BACKEND MODEL STATE FRAMES OUT``.
+"""A process that restores a row: ``python -m tests.backends.transfer BACKEND MODEL STATE FRAMES OUT``.
 
 It makes the backend, puts the state into row 0, and steps the frames of the file; PCM, text tokens and
 pauses go into ``OUT``.

@@ -1,4 +1,4 @@
-"""The sequential test: how seldom it errs, and how soon it finds a difference."""
+"""The sequential test: its error rate, and the number of calls until it detects a difference."""
 
 from __future__ import annotations
 

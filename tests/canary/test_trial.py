@@ -1,4 +1,4 @@
-"""The trial: its phases, what is counted, what it says; and who gets the canary."""
+"""The trial: its phases, counts and reports, and the assignment of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of one's own making: echoes audio by the book, or misbehaves as a test asks it to."""
+"""A fake server that echoes audio, or misbehaves as a test requires."""
 
 from __future__ import annotations
 

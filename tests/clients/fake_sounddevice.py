@@ -1,4 +1,4 @@
-"""Stands in for the module ``sounddevice``: a microphone that hums and a speaker that listens."""
+"""A fake of the module ``sounddevice``: a humming microphone and a recording speaker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Session records as a test wants them, without a server."""
+"""Session records made without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way of writing a server's address."""
+"""All forms of a server address."""
 
 from __future__ import annotations
 

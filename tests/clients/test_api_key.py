@@ -1,4 +1,4 @@
-"""The key a client shows: where it comes from, and that nobody sees it."""
+"""The client's API key: its sources, and its secrecy."""
 
 from __future__ import annotations
 

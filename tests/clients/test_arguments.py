@@ -1,4 +1,4 @@
-"""The probe's command line: every option lands where it belongs, nonsense is refused in words."""
+"""The probe's command line: each option reaches its setting, invalid ones give an error message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client keeps of a call whose worker changes."""
+"""A client's data of a call that moves to another worker."""
 
 from __future__ import annotations
 

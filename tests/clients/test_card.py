@@ -1,4 +1,4 @@
-"""The card, the table and the figure say what the report says."""
+"""The card, the table and the figure contain the numbers of the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speech cut to whole frames and encoded into messages that a server's decoder understands."""
+"""Speech cut to whole frames and encoded as messages that a server decodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts from a server's own description, and from none."""
+"""Facts from the description of a server, and from a server without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The playback buffer: order kept, silence when dry, never far behind."""
+"""The playback buffer: order, silence when empty, bounded delay."""
 
 from __future__ import annotations
 

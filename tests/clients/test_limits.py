@@ -1,4 +1,4 @@
-"""Which limit a report breaks, said in a sentence."""
+"""Messages for exceeded limits of a report."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_failed_session_is_always_a_fault() -> None:
 def test_a_probe_nobody_answered_breaks_even_without_limits() -> None:
     nobody = report(make_record([], outcome=SessionOutcome.REJECTED, planned_frames=5))
     assert ProbeLimits(p99_ms=80).broken_by(nobody) == [
-        "none of 1 sessions was let in: the server is full: 0 of 4 rows are free",
+        "none of 1 sessions was admitted: the server is full: 0 of 4 rows are free",
         "p99 frame latency: not measured, no frame was answered, limit 80 ms",
         "rejected sessions: 1, limit 0",
     ]

@@ -1,4 +1,4 @@
-"""Percentiles, gaps, jitter and drift against their definitions."""
+"""Percentiles, gaps, jitter and drift compared with their definitions."""
 
 from __future__ import annotations
 

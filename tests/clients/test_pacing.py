@@ -1,4 +1,4 @@
-"""The schedule, driven by a clock that only the test moves."""
+"""The schedule with a fake clock."""
 
 from __future__ import annotations
 

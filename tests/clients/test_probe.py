@@ -1,4 +1,4 @@
-"""The command itself, from its command line to its exit code and files."""
+"""The command from its options to its exit code and files."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_a_broken_limit_is_exit_code_1_and_a_line_that_names_it(
         code = probe(server, "--audio", recording, "--max-lost", 0, "--max-p99-ms", 1, "--max-late", 100)
     errors = capsys.readouterr().err.splitlines()
     assert code == 1
-    assert errors[1] == "antiphon probe: limit broken: lost frames: 1, limit 0"
-    assert errors[0].startswith("antiphon probe: limit broken: p99 frame latency: ")
+    assert errors[1] == "antiphon probe: limit exceeded: lost frames: 1, limit 0"
+    assert errors[0].startswith("antiphon probe: limit exceeded: p99 frame latency: ")
     assert errors[0].endswith(" ms, limit 1 ms")
     assert len(errors) == 2
 
@@ -91,7 +91,7 @@ def test_rejected_sessions_are_counted_and_forbidden_unless_allowed(
         assert "50.0%" not in capsys.readouterr().out
     with fake_server_in_thread(Behaviour(slots=0)) as full:
         assert probe(full, "--audio", recording) == 1
-    assert "none of 1 sessions was let in: the server is full" in capsys.readouterr().err
+    assert "none of 1 sessions was admitted: the server is full" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A session's frames, counted in samples, stamped or not."""
+"""Frames of a session, counted in samples, with and without stamps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Late, lost, rejected: the numbers of a report against hand-made records."""
+"""Late, lost and rejected frames of a report, from constructed records."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_generator_that_was_late_itself_says_so(record: SessionRecord, loop_ms
     late = replace(GENERATOR, loop_late_ms=Distribution.of([loop_ms] * 3))
     assert report_probe([record], late).generator.lateness(80.0) == words
     broken = ProbeLimits(p50_ms=1.0).broken_by(report_probe([record], late))
-    doubt = f"the probe was late itself, so some of that may be its own: {words}"
+    doubt = f"the probe itself was late, which may explain part of it: {words}"
     assert broken[1:] == ([doubt] if words else [])
 
 

@@ -1,4 +1,4 @@
-"""The terminal of a call: words, meters, and nothing left behind."""
+"""The terminal during a call: text, meters, and a clean screen afterwards."""
 
 from __future__ import annotations
 

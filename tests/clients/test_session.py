@@ -1,4 +1,4 @@
-"""One session against a server that echoes, refuses, queues, drops, lies or dies."""
+"""One session with a server that echoes, refuses, queues, drops, misreports or dies."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_a_server_without_the_extension_is_named_as_such() -> None:
     async with fake_server(Behaviour(is_stock=True)) as server:
         report, _ = await hold(server, ready_timeout_s=2.0)
     assert report.outcome is SessionOutcome.REJECTED
-    assert report.detail == "not let in within 2 s; a stock Moshi server is probed with --stock"
+    assert report.detail == "not admitted within 2 s; use --stock for a stock Moshi server"
 
 
 async def test_a_full_server_rejects_in_its_own_words() -> None:

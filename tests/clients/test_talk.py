@@ -1,4 +1,4 @@
-"""A call through a microphone and a speaker of the test's own."""
+"""A call with a fake microphone and speaker."""
 
 from __future__ import annotations
 

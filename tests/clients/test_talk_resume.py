@@ -1,4 +1,4 @@
-"""A call from a terminal goes on after its connection broke, and says so."""
+"""A call in a terminal continues after a broken connection, with a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speech to text, probed: what a session makes of words and steps, and a whole probe of a real server."""
+"""The probe of speech to text: words and steps of a session, and a probe of a real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``antiphon probe --protocol tts`` against a server in a thread of its own."""
+"""``antiphon probe --protocol tts`` with a server on a thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_every_session_is_told_the_text_and_measured() -> None:
         assert report.first_audio_ms is not None
         assert report.first_audio_ms.max > 0
         assert report.real_time_factor is not None
-        assert "2, 0 not let in" in render(report)
+        assert "2, 0 not admitted" in render(report)
         assert broken_limits(options, report) == []
         crowd = parse_arguments(
             [url, "--protocol", "tts", "--sessions", "5", "--max-first-audio-ms", "0.001"]
@@ -34,7 +34,7 @@ async def test_every_session_is_told_the_text_and_measured() -> None:
         report = TtsReport.of(await speak_all(crowd))
         assert (report.rejected, report.errors) == (3, ("no free channels",))
         assert [sentence.partition(":")[0] for sentence in broken_limits(crowd, report)] == [
-            "longest time to first audio", "sessions not let in",
+            "longest time to first audio", "sessions not admitted",
         ]  # fmt: skip
 
 

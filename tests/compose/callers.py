@@ -1,4 +1,4 @@
-"""Callers that speak through the load balancer in real time, with the probe's own sessions."""
+"""Callers that send audio through the load balancer in real time, as sessions of the probe."""
 
 from __future__ import annotations
 

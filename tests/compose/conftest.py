@@ -1,4 +1,4 @@
-"""Stacks for tests: the real balancer, workers with the null backend, everything on loopback."""
+"""Stacks for tests: HAProxy, workers with the null backend, all on loopback."""
 
 from __future__ import annotations
 

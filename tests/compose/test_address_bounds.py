@@ -1,4 +1,4 @@
-"""What the load balancer lets one address take, beside a caller of another one: the real HAProxy."""
+"""HAProxy's limits for one address, next to a caller from another one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOO_MANY = (
 
 @asynccontextmanager
 async def behind_haproxy(folder: Path, tls: Path, **bounds: str) -> AsyncIterator[tuple[str, Server]]:
-    """A server of this process behind HAProxy, and HAProxy's address; nothing answers agent checks."""
+    """A server of this process behind HAProxy, and HAProxy's address; agent checks get no answer."""
     service = services({})["balancer"]
     async with (
         serving(trusted_proxy=("127.0.0.1",), slots=8) as server,

@@ -1,4 +1,4 @@
-"""One address for all models: the list, other names, and who answers where no worker runs."""
+"""One address for all models: the list, unknown names, and answers without a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""compose.yaml: its schema, what every service keeps to, and that nothing else is started in tests."""
+"""compose.yaml: its schema, the rules for all services, and no other service in tests."""
 
 from __future__ import annotations
 

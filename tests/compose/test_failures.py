@@ -1,6 +1,4 @@
-"""What callers notice when workers leave, die and come back, and when the load balancer is changed under
-them.
-"""
+"""Effects on callers when workers stop, die and return, and when the load balancer reloads."""
 
 from __future__ import annotations
 

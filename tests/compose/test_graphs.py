@@ -1,4 +1,4 @@
-"""The service graphs, by the commands of its runbook, and speech to text on what it makes."""
+"""The service ``graphs`` with the commands of its runbook, and speech to text on its output."""
 
 from __future__ import annotations
 

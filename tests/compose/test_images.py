@@ -1,4 +1,4 @@
-"""Dockerfiles, manifests and the workflow, held against their own tools and against compose.yaml."""
+"""Dockerfiles, manifests and the workflow, checked by their own tools and against compose.yaml."""
 
 from __future__ import annotations
 

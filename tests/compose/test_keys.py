@@ -1,4 +1,4 @@
-"""deploy/keys.yaml on top of compose.yaml: every worker asks for a key, and one command makes one."""
+"""deploy/keys.yaml with compose.yaml: every worker requires a key, and one command makes one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which worker a caller reaches: by path, by model, by free rows; and what is written down about it."""
+"""Routing of callers by path, model and free rows, and its log."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def test_when_all_are_full_who_can_wait_waits_at_a_worker(start: Start) ->
             while "callers waiting: 1" not in (await stack.get(f"{worker.url}/readyz"))[1]:  # noqa: ASYNC110
                 await asyncio.sleep(POLL_S)
         refused = await Caller(chat(stack), stack.http).result()
-        words = "all 2 rows are taken; callers waiting: 1 of at most"
+        words = "all 2 rows are in use; callers waiting: 1 of at most"
         assert refused.record.detail.startswith(words), (refused.record.detail, stack.balancer.text())
         await callers[0].finish()
         await waiting.hears(2)

@@ -1,4 +1,4 @@
-"""Numbers, alerts and the dashboard: every name exists, every query is answered, every alert leads on."""
+"""Metrics, alerts and the dashboard: every name exists, every query works, every alert has a link."""
 
 from __future__ import annotations
 

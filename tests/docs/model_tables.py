@@ -1,4 +1,4 @@
-"""The tables of models and hardware in the docs, from the arithmetic of ``antiphon models``.
+"""The tables of models and hardware in the docs, computed as by ``antiphon models``.
 
 python -m tests.docs.model_tables      writes them into docs/models.md and README.md
 """

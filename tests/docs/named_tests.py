@@ -1,4 +1,4 @@
-"""Tests as documents name them: a path below ``tests/``, and behind ``::`` a part of a test's name."""
+"""Tests named in documents: a path below ``tests/``, and after ``::`` a part of a test's name."""
 
 from __future__ import annotations
 

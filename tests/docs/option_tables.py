@@ -1,4 +1,4 @@
-"""The tables of docs/configuration.md, made from the table of options.
+"""The tables of docs/configuration.md, generated from the table of options.
 
 Usage: python -m tests.docs.option_tables
 """

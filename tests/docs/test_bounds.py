@@ -1,4 +1,4 @@
-"""The table of bounds in docs/reliability.md, against options and constants; each bound has its tests."""
+"""The table of bounds in docs/reliability.md matches options and constants; each bound has tests."""
 
 from __future__ import annotations
 

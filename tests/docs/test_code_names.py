@@ -1,4 +1,4 @@
-"""Names of code in documents: the words of a name in backticks stand in the tree, a path leads to a file."""
+"""Names of code in documents: names in backticks and paths exist in the tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/configuration.md has the table of options as the code has it."""
+"""docs/configuration.md matches the table of options in the code."""
 
 from __future__ import annotations
 

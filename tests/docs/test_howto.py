@@ -1,4 +1,4 @@
-"""The how-to pages: each command is one, with options that it has; each file they name is there."""
+"""The how-to pages: commands, their options and named files exist."""
 
 from __future__ import annotations
 

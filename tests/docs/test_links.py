@@ -1,4 +1,4 @@
-"""Every link between the project's documents leads somewhere, down to the heading."""
+"""Links between the project's documents have existing targets, including headings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is listed somewhere is listed whole: folders, decisions, verbs, endpoints."""
+"""Lists are complete: folders, decisions, verbs, endpoints."""
 
 from __future__ import annotations
 

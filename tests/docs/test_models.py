@@ -1,4 +1,4 @@
-"""The tables of models and hardware are those that ``antiphon models`` computes."""
+"""The tables of models and hardware match the output of ``antiphon models``."""
 
 from __future__ import annotations
 

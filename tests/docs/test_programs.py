@@ -1,4 +1,4 @@
-"""Programs that pages show are whole files of examples/, which tests/stock/test_examples.py runs."""
+"""Programs in pages are complete files of examples/, which tests/stock/test_examples.py runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every invariant, decision and fault names tests, and each of them exists."""
+"""Every invariant, decision and fault names existing tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages keep their shape: a fence, a table or a list that a re-wrap breaks is found.
+"""Pages keep their structure: broken fences, tables and lists are found.
 
 Code stands in named fences only, because nothing protects an indented block from a re-wrap.
 """

@@ -1,4 +1,4 @@
-"""An engine on fakes, ticked by hand, and what goes in and comes out of its sessions."""
+"""An engine on fakes, ticked by hand, with the input and output of its sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames that show when they are torn or another session's, and a backend that sends them back."""
+"""Frames that reveal tearing and crosstalk, and a backend that echoes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backend small enough to see through, a clock that is set by hand, and an engine on both."""
+"""A minimal fake backend, a fake clock, and an engine with both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that change their connection: the keys of their claims, and what tests do with them."""
+"""Resumable calls: keys of their claims, and steps of tests."""
 
 from __future__ import annotations
 

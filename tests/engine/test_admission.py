@@ -1,4 +1,4 @@
-"""One decision: a row, a place in the queue, or a refusal with a time to come back."""
+"""Admission: a row, a place in the queue, or a refusal with a retry time."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_full_server_says_what_is_to_do_about_its_rows() -> None:
         1, CONFIG, LatePressure(CONFIG), note="slots = auto chose 1", activate=FakeCaller.activate
     )
     assert admission.submit(FakeCaller(), 0.0, 0.0) is AdmissionOutcome.ADMITTED
-    with pytest.raises(RefusedError, match=r"^the only row is taken; slots = auto chose 1$"):
+    with pytest.raises(RefusedError, match=r"^the only row is in use; slots = auto chose 1$"):
         admission.submit(FakeCaller(), 0.0, 0.0)
 
 
@@ -78,12 +78,12 @@ def test_full_without_waiting_is_refused_with_the_numbers() -> None:
     first, _ = fill(admission, 2)
     with pytest.raises(RefusedError) as caught:
         admission.submit(FakeCaller(), 0.0, 0.0)
-    assert str(caught.value) == "all 2 rows are taken"  # no call has ended
+    assert str(caught.value) == "all 2 rows are in use"  # no call has ended
     assert caught.value.retry_after_s == 60
     assert caught.value.outcome is AdmissionOutcome.FULL
     admission.leave(first, 10.0)
     fill(admission, 1, 10.0)
-    with pytest.raises(RefusedError, match=r"^all 2 rows are taken; try again in 5 s$"):
+    with pytest.raises(RefusedError, match=r"^all 2 rows are in use; try again in 5 s$"):
         admission.submit(FakeCaller(), 10.0, 0.0)
 
 
@@ -115,7 +115,7 @@ def test_the_queue_is_first_come_first_served_and_bounded() -> None:
     for index, caller in enumerate(waiting):
         assert admission.submit(caller, 0.0, 30.0) is AdmissionOutcome.QUEUED
         assert admission.position(caller) == index
-    with pytest.raises(RefusedError, match="the only row is taken; callers waiting: 3 of at most 3"):
+    with pytest.raises(RefusedError, match="the only row is in use; callers waiting: 3 of at most 3"):
         admission.submit(FakeCaller(), 0.0, 30.0)
     departure = admission.leave(first, 10.0)
     assert departure.active_s == 10.0
@@ -253,7 +253,7 @@ def test_draining_admits_nobody_and_empties_the_queue() -> None:
     waiting = FakeCaller()
     admission.submit(waiting, 0.0, 60.0)
     assert admission.drain() == (waiting,)
-    with pytest.raises(DrainingError, match="the server is leaving and takes no new sessions"):
+    with pytest.raises(DrainingError, match="the server is shutting down and admits no new sessions"):
         admission.submit(FakeCaller(), 0.0, 60.0)
     assert admission.leave(active, 5.0).changes == Changes()
     load = admission.load(5.0)

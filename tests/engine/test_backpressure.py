@@ -1,4 +1,4 @@
-"""Recordings as fast as they will go: nothing is dropped, and who speaks live does not notice."""
+"""Recordings at full speed: nothing is dropped, and live callers are unaffected."""
 
 from __future__ import annotations
 

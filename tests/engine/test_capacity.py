@@ -1,4 +1,4 @@
-"""How many rows fit into memory and into a frame."""
+"""The number of rows that fit into memory and into the time of a frame."""
 
 from __future__ import annotations
 

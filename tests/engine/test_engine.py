@@ -72,7 +72,7 @@ def test_start_warms_up_on_the_engine_thread_and_reports_progress() -> None:
     assert engine.stop(5.0)
     assert backend.closed
     assert not engine.health().alive
-    assert engine.health().detail == "the engine thread does not run"
+    assert engine.health().detail == "the engine thread is not running"
 
 
 def test_start_raises_what_the_backend_raises() -> None:

@@ -1,4 +1,4 @@
-"""What fails takes down what it touched, and says so; the rest goes on, or all of it ends at once."""
+"""A failure ends only the affected calls with a reason, or the whole engine at once."""
 
 from __future__ import annotations
 

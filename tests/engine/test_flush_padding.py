@@ -1,4 +1,4 @@
-"""Flush padding: it brings replies, and leaves no trace in the row, the counts or the order."""
+"""Flush padding: it produces replies without an effect on the row, counts or order."""
 
 from __future__ import annotations
 

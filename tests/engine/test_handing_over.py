@@ -1,4 +1,4 @@
-"""Calls that leave one engine for another, in slow motion."""
+"""Calls that move from one engine to another, step by step."""
 
 from __future__ import annotations
 
@@ -274,5 +274,5 @@ def test_a_call_goes_further_and_not_to_an_engine_that_leaves() -> None:
     moved(b, resume(b, claim()))
     assert resume(c, claim(NEXT, THIRD)).state is SessionState.ACTIVE
     c.engine.stop(0.0)
-    with pytest.raises(HandOverError, match="this worker is leaving too"):
+    with pytest.raises(HandOverError, match="this worker is shutting down, too"):
         c.taken(a.posted[0])

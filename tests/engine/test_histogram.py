@@ -1,4 +1,4 @@
-"""A histogram that takes arrays is, to a scrape, prometheus_client's own."""
+"""The array histogram gives the same scrape as prometheus_client's."""
 
 from __future__ import annotations
 

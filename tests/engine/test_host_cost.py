@@ -1,4 +1,4 @@
-"""A tick of many rows runs no more Python than a tick of few; the rest is array arithmetic."""
+"""The Python cost of a tick does not depend on its rows, except for array arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever callers do, and whenever they do it: each hears its own frames, in order, all of them.
+"""Each caller gets all of its own frames, in order, under any schedule.
 
 The fake model answers a frame with its input, the number of frames its row took since the row was reset,
 and their sum. A caller's frames hold values nobody else has, so a frame in the wrong hands, a lost one, a

@@ -1,4 +1,4 @@
-"""What the process holds and what it may hold."""
+"""Memory use of the process, and its limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine on the null backend: every reply proves whose input it was made of, all of it, in order."""
+"""The engine on the null backend: replies match their input, complete and in order."""
 
 from __future__ import annotations
 

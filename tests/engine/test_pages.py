@@ -1,4 +1,4 @@
-"""Rows that share pages of keys and values: who is admitted, and who ends where none is left."""
+"""Rows with shared pages: admission, and eviction when no page is free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows by phase: sessions of like phase are neighbours, and every session has a row of its own."""
+"""Placement by phase: sessions of similar phase get neighbouring rows, and each has its own row."""
 
 from __future__ import annotations
 

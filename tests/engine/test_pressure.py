@@ -1,4 +1,4 @@
-"""Late pressure: rises above one fraction, falls below another, forgets what is old."""
+"""Lateness: it starts above one fraction, ends below another, and forgets old frames."""
 
 from __future__ import annotations
 

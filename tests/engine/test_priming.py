@@ -1,4 +1,4 @@
-"""Prompts in the engine: read between ticks, in turns, and over before the first frame."""
+"""Prompts in the engine: read between ticks, alternating, before the first frame."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_prompt_the_backend_cannot_read_ends_its_session_alone(bench: Bench) -
     bench.ticks()
     assert good.state is SessionState.ACTIVE
     assert isinstance(bad.error, SessionFailedError)
-    assert str(bad.error) == "the model cannot be prompted like this: one frame says nothing"
+    assert str(bad.error) == "the model cannot use this prompt: one frame says nothing"
 
 
 def test_a_piece_that_fails_ends_its_session_alone(bench: Bench) -> None:
@@ -189,7 +189,9 @@ def test_a_prompt_may_be_changed_until_something_was_pushed() -> None:
     bench.ticks()
     assert bench.backend.rows[0].sum == 8 + 9
     session.push_text([TextEntry((4,), is_last=True)], bench.clock())
-    with pytest.raises(SessionError, match="a prompt came after the first input; it must precede all input"):
+    with pytest.raises(
+        SessionError, match="a prompt arrived after the first input; it must precede all input"
+    ):
         session.prime(prompt_of(1, 2))
     session.close()
     session.prime(prompt_of(1, 2))

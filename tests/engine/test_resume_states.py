@@ -1,4 +1,4 @@
-"""A walk over everything that happens to resumable calls: the transitions of the table, and no other."""
+"""Random walks over resumable calls use only the transitions of the table."""
 
 from __future__ import annotations
 

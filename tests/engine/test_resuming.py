@@ -1,4 +1,4 @@
-"""Calls that change their connection, in slow motion: rows, replies, tokens, and what time does to them."""
+"""Calls that change their connection, step by step: rows, replies, tokens, timeouts."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_token_is_good_once_and_the_former_one_until_something_was_acknowledge
     second = resume(bench, claim())
     second.detach()
     third = resume(bench, claim(KEY, THIRD))  # the answer with NEXT was lost
-    with pytest.raises(ResumeError, match="unknown: no call that can be resumed has this token"):
+    with pytest.raises(ResumeError, match="unknown: no resumable call has this token"):
         resume(bench, claim(NEXT, b"4" * 32))
     third.acknowledge(-1)
     words = "replaced: this token was used, and its call continues with another"
@@ -161,8 +161,8 @@ def test_a_token_is_good_once_and_the_former_one_until_something_was_acknowledge
 @pytest.mark.parametrize(
     ("facts", "words"),
     [
-        ({"key": b"9" * 32}, "unknown: no call that can be resumed has this token"),
-        ({"owner": "eve"}, "unknown: this call was begun with another API key"),
+        ({"key": b"9" * 32}, "unknown: no resumable call has this token"),
+        ({"owner": "eve"}, "unknown: this call was started with another API key"),
         ({"seq": 0}, "unknown: the client has message 0, of 0 that were noted"),
     ],
 )
@@ -263,7 +263,7 @@ def test_a_server_that_leaves_resumes_nothing() -> None:
     first = armed(bench)
     first.detach()
     bench.engine.drain()
-    assert str(first.error) == "draining: the server is leaving"
+    assert str(first.error) == "draining: the server is shutting down"
     with pytest.raises(ResumeError, match="draining"):
         resume(bench, claim())
 
@@ -352,7 +352,7 @@ def test_who_waits_for_a_call_that_cannot_be_resumed_any_more_is_told() -> None:
     noted = Noted(guest.id, ((0, b"x" * (MAX_NOTES_BYTES + 1)),), 1)
     bench.engine.sessions.add_notes(guest, noted)
     assert successor.state is SessionState.CLOSED
-    assert str(successor.error) == "unknown: the call has ended, or said too much that was not acknowledged"
+    assert str(successor.error) == "unknown: the call has ended, or has too many unacknowledged messages"
     bench.engine.sessions.let_go(guest)
     assert bench.engine.health().active == 0
 
@@ -362,7 +362,7 @@ def test_a_call_has_one_token_from_its_front_end() -> None:
     first, second = armed(bench), bench.submit()
     for session, key in ((second, KEY), (first, NEXT)):
         session.arm(key, "")
-        assert "can be resumed already, or its token is another's" in str(session.error)
+        assert "is resumable already, or its token belongs to another call" in str(session.error)
 
 
 def test_a_device_that_is_lost_ends_a_connection_that_waits_for_a_call() -> None:

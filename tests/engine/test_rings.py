@@ -1,4 +1,4 @@
-"""Rings do what lists would, and say what is gone where lists would grow."""
+"""Rings behave like lists, and report dropped data."""
 
 from __future__ import annotations
 

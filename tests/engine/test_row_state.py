@@ -1,4 +1,4 @@
-"""A row's state as a value: saved between ticks, put into another row, and refused by another model."""
+"""A row's state as a value: saved between ticks, restored in another row, refused by another model."""
 
 from __future__ import annotations
 

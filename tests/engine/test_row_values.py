@@ -1,4 +1,4 @@
-"""Numbers of a row's state from elsewhere: those of every backend pass, those out of range do not."""
+"""Received numbers of a row's state: valid ones of each backend pass, others are refused."""
 
 from __future__ import annotations
 

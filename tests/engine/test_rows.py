@@ -1,4 +1,4 @@
-"""Leases and rows: whose they are, and what a session does between two looks of the engine thread."""
+"""Leases and rows: ownership, and changes of a session between two ticks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a tick takes every ready row, at once: the alternatives, simulated from what a tick costs."""
+"""Simulated alternatives to ticks of all ready rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One session: its frames in, through a tick, and out; its parameters and its end."""
+"""One session: input, ticks, output, parameters and end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a session's frames when there are too many: dropped, flushed, late, lost, all counted."""
+"""Excess frames of a session: dropped, flushed, late and lost ones are counted."""
 
 from __future__ import annotations
 

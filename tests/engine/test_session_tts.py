@@ -1,4 +1,4 @@
-"""Sessions in which nothing is dropped: what is heard by a recogniser, and words to be spoken."""
+"""Sessions without drops: recognition and synthesis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backend is made with the rows asked for, or as many as memory and time allow."""
+"""The number of rows: as configured, or limited by memory and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls as bytes of another worker: which are refused, and what they harm then."""
+"""Calls received from another worker as bytes: refusals and their effects."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_call_that_is_not_read_when_the_engine_stops_is_refused() -> None:
     assert is_reading.wait(PATIENCE_S)
     waiting = b.engine.take_call(lambda: b"")
     b.engine.stop(0.0)
-    with pytest.raises(HandOverError, match="this worker is leaving too"):
+    with pytest.raises(HandOverError, match="this worker is shutting down, too"):
         waiting.result(0)
     may_read.set()
 
@@ -115,7 +115,7 @@ def test_an_engine_without_a_row_refuses_and_a_call_comes_once() -> None:
     a, b = two(slots=1)
     first = armed(a)
     moved(a, first)
-    with pytest.raises(ServerFullError, match="the only row is taken"):
+    with pytest.raises(ServerFullError, match="the only row is in use"):
         b.taken(a.posted[0])
     resume(b, claim()).close()
     with pytest.raises(HandOverError, match="this worker has this call already, or had it"):
@@ -125,7 +125,7 @@ def test_an_engine_without_a_row_refuses_and_a_call_comes_once() -> None:
 
 def test_an_engine_without_a_secret_takes_no_call() -> None:
     future: Future[None] = Bench().engine.take_call(lambda: b"")
-    with pytest.raises(HandOverError, match="no calls are taken here: there is no hand_over_secret"):
+    with pytest.raises(HandOverError, match="calls are not accepted here: there is no hand_over_secret"):
         future.result()
 
 

@@ -1,4 +1,4 @@
-"""A control thread and an engine thread: callers that come, speak, hurry, stall, flush and vanish."""
+"""A control thread and an engine thread under random callers."""
 
 from __future__ import annotations
 

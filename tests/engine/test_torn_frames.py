@@ -1,4 +1,4 @@
-"""Writers, readers and the engine on their own threads: no frame is torn, and none is another session's."""
+"""Writers, readers and the engine on separate threads: no torn frames, no crosstalk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace is valid JSON in Chrome's format, has every stage, and ends by itself."""
+"""A trace is valid JSON in Chrome's format, has every stage, and ends automatically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines that hand their calls over to each other, in slow motion."""
+"""Engines that hand over calls to each other, step by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine on a fake backend in a process of its own: ``python -m tests.ipc.engine_process JSON FD...``.
+"""An engine on a fake backend in a separate process: ``python -m tests.ipc.engine_process JSON FD...``.
 
 Each descriptor is the engine's end of a front end's control socket. SIGUSR1 drains; it ends with its stdin.
 """

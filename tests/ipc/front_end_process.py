@@ -1,4 +1,4 @@
-"""A front end with calls that check what comes back: ``python -m tests.ipc.front_end_process FD JSON``.
+"""A front end whose calls check their replies: ``python -m tests.ipc.front_end_process FD JSON``.
 
 It says "ready" once its calls have begun, and at the end what it counted, as JSON. Each of ``calls`` sends
 frames, ``pace_s`` apart, for ``seconds``, or for longer on a machine so slow that they were few; with

@@ -1,4 +1,4 @@
-"""Engines for the contract of the seam: in this process, or in another one."""
+"""Engines for the contract tests of the IPC, in this process or in another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The front ends' server of an engine process, on an event loop in a thread of its own."""
+"""The server for front ends of an engine process, on an event loop in a thread."""
 
 from __future__ import annotations
 

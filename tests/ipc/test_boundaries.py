@@ -1,4 +1,4 @@
-"""Faults at the seam stay with the call, or the front end, that they belong to."""
+"""Faults at the process boundary affect only their call or front end."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_a_long_message_for_which_the_engine_has_no_open_file_ends_its_call_alon
     front_end.send_without_its_file(opening("bad"))
     refused = front_end.answer()
     assert isinstance(refused, messages.Refused)
-    assert (refused.call, str(refused.error)) == ("bad", "no open file was left for a long message")
+    assert (refused.call, str(refused.error)) == ("bad", "no file descriptor was free for a long message")
     front_end.send_without_its_file(messages.Prime("good", 1, Prompt(np.zeros((2, 2), np.int32))))
     assert isinstance(front_end.answer(), messages.Ended)
     assert served.dropped == []

@@ -1,4 +1,4 @@
-"""What a caller's half promises, in one process and across two."""
+"""The contract of a session, in one process and across two."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ async def test_a_prompt_is_read_first(enter: Enter) -> None:
     call.session.push(frames(1), time.monotonic())
     (reply,) = await replies_to(call, 1)
     assert pcm_of(reply)[2] == 15 + 1
-    with pytest.raises(SessionError, match="a prompt came after the first input"):
+    with pytest.raises(SessionError, match="a prompt arrived after the first input"):
         call.session.prime(prompt)
     late = await open_call(place)
     late.session.prime(prompt)
@@ -294,7 +294,7 @@ async def test_without_room_a_caller_is_refused_with_the_time_to_try_again(enter
     await place.port.check_room(0.0)
     first = await open_call(place)
     for attempt in (open_call(place), place.port.check_room(0.0)):
-        with pytest.raises(ServerFullError, match="the only row is taken") as caught:
+        with pytest.raises(ServerFullError, match="the only row is in use") as caught:
             await attempt
         assert caught.value.retry_after_s >= 1
     waits = await open_call(place, wait_s=0.1)
@@ -373,7 +373,7 @@ async def test_a_draining_engine_takes_nobody_and_ends_who_waits(enter: Enter) -
     place.drain()
     await waits.until(lambda session: session.state is SessionState.CLOSED)
     assert isinstance(waits.session.error, DrainingError)
-    with pytest.raises(DrainingError, match="the server is leaving and takes no new sessions"):
+    with pytest.raises(DrainingError, match="the server is shutting down and admits no new sessions"):
         await open_call(place)
     active.session.push(frames(1), time.monotonic())
     assert heard(await replies_to(active, 1)) == [1]

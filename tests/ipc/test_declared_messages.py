@@ -1,4 +1,4 @@
-"""Every declared message comes out as it went in, and one with a field out of its range is refused."""
+"""Declared messages round-trip, and fields out of range are refused."""
 
 from __future__ import annotations
 

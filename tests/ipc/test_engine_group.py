@@ -1,4 +1,4 @@
-"""Several engines of one model: which of them gets a call, and where one that goes on is found."""
+"""Several engines of one model: assignment of calls, and lookup of resumed ones."""
 
 from __future__ import annotations
 

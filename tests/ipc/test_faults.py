@@ -1,4 +1,4 @@
-"""Front ends that die, stop, or never read: what is theirs comes back, and no other call notices."""
+"""Front ends that die, stop or never read: their resources are released, other calls unaffected."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_front_end_that_is_killed_leaves_its_rows_and_disturbs_nobody(
     host.fleet.take_back(0)
     assert host.abandoned == 4
     (reason,) = set(reasons(caplog, "session ends"))
-    assert reason.startswith("its front end was dropped: its process has gone")
+    assert reason.startswith("its front end was dropped: its process has ended")
     assert len(reasons(caplog, "session ends")) == 4
     again = host.front_end(0, seconds=1.0)
     again.wait_ready()
@@ -237,7 +237,7 @@ def test_a_front_end_that_reads_nothing_is_dropped(host: Host, caplog: pytest.Lo
             break
     until(lambda: host.dropped == [0], "it is dropped")
     theirs.close()
-    assert reasons(caplog, "front end dropped") == ["it takes no messages"]
+    assert reasons(caplog, "front end dropped") == ["it reads no messages"]
     host.fleet.take_back(0)
     host.assert_all_is_free()
 
@@ -292,7 +292,7 @@ async def test_a_call_that_ends_before_it_is_seated_has_its_error(host: Host) ->
     port = (await connect(ours))[MODEL]
 
     def leave_meanwhile(session: EngineSession, wait_s: float) -> None:
-        error = DrainingError("the server is leaving; its queue is closed")
+        error = DrainingError("the server is shutting down; its queue is closed")
         host.engine.sessions.end(session, error)
 
     host.engine.sessions.admit = leave_meanwhile  # type: ignore[method-assign]
@@ -316,7 +316,7 @@ async def test_a_front_end_whose_messages_were_lost_ends_its_calls_on_both_sides
             call.session.set_parameters(SamplingParameters())
         call.session.finish()
     await call.until(lambda session: session.state is SessionState.CLOSED)
-    assert "it takes no messages" in str(call.session.error)
+    assert "it reads no messages" in str(call.session.error)
     until(lambda: host.dropped == [0], "its end is seen")
     host.fleet.take_back(0)
     host.assert_all_is_free()
@@ -343,11 +343,11 @@ async def test_an_engine_that_is_killed_ends_its_calls_with_an_error() -> None:
     process.communicate()
     for it in (call, waits):
         await it.until(lambda session: session.state is SessionState.CLOSED)
-        assert "the engine's process is gone" in str(it.session.error)
+        assert "the engine's process has ended" in str(it.session.error)
     assert lost == [True], "told once, after its calls have ended"
     assert not port.health().alive
     for attempt in (open_call(place), port.check_room(0.0)):
-        with pytest.raises(SessionFailedError, match="the engine's process is gone"):
+        with pytest.raises(SessionFailedError, match="the engine's process has ended"):
             await attempt
 
 

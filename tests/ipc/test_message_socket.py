@@ -1,4 +1,4 @@
-"""Control sockets: questions, descriptors, long messages, and a peer that reads nothing."""
+"""Control sockets: requests, descriptors, long messages, and peers that do not read."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_a_peer_that_is_gone_answers_nothing(sides: tuple[socket.socket, s
     one = Side(sides[0])
     answer = one.peer.ask(Ping())
     sides[1].close()
-    with pytest.raises(SessionFailedError, match="the process that was asked is gone"):
+    with pytest.raises(SessionFailedError, match="the process of the request has ended"):
         await answer
     with pytest.raises(SessionFailedError):
         await one.peer.ask(Ping())

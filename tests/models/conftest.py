@@ -1,4 +1,4 @@
-"""Small checkpoints that several test modules read; none may write to them."""
+"""Small read-only checkpoints, shared by several test modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hub small enough to read: repositories from a folder, over HTTP, for the real client to talk to."""
+"""A small fake hub: repositories from a folder over HTTP, for the real client."""
 
 from __future__ import annotations
 

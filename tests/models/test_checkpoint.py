@@ -1,4 +1,4 @@
-"""Checkpoints found in folders and among the built-in ones, read whole, and verified."""
+"""Checkpoints in folders and built-in ones: found, loaded and verified."""
 
 from __future__ import annotations
 

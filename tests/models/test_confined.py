@@ -1,4 +1,4 @@
-"""Folders from strangers: what they name lies in them, unless their owner says otherwise."""
+"""Untrusted model folders: their files must be inside, unless allowed by the owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The delay cache against upstream's own, for rows that start, pause and restart at random."""
+"""The delay cache compared with upstream's, for rows that start, pause and restart at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph table of a manifest: what is wrong in it is refused by name."""
+"""The graph table of a manifest: errors name the invalid entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models from the hub: the hub's real client, in a process of its own, against a small hub of ours."""
+"""Models from a hub: the real client in a separate process, with a fake hub."""
 
 from __future__ import annotations
 

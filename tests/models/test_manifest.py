@@ -1,4 +1,4 @@
-"""``antiphon.json``: what is written is read back, and what is wrong is refused by name."""
+"""``antiphon.json`` round-trips, and errors name the invalid entry."""
 
 from __future__ import annotations
 

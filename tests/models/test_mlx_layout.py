@@ -1,4 +1,4 @@
-"""The two layouts in which language models are published, and where one's tensors lie in the other."""
+"""The two published layouts of language models, and the mapping of tensors between them."""
 
 from __future__ import annotations
 

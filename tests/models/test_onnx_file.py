@@ -1,4 +1,4 @@
-"""The opset of an ONNX file, read without the library that writes such files."""
+"""The opset of an ONNX file, read without the onnx library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published layout: configurations sorted out, and held against the shapes of their weights."""
+"""The published layout: configurations, checked against the shapes of the weights."""
 
 from __future__ import annotations
 

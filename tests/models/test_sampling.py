@@ -1,4 +1,4 @@
-"""The numpy reference of docs/sampling.md: against its vectors, against torch, and its promises."""
+"""The numpy reference of docs/sampling.md: its vectors, torch, and its properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text state machine, held to upstream's."""
+"""The text state machine compared with upstream's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Voices as files of embeddings: what is read, and what is refused."""
+"""Voices as files of embeddings: valid and invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a vocabulary can say of a word, and what is named."""
+"""Speakable words of a vocabulary, and reported unspoken ones."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def test_few_words_are_named_and_all_are_counted() -> None:
     assert unspoken.count == 102
     assert unspoken.names == ["x" * 40, *map(str, range(MAX_NAMED - 1))]
     assert str(unspoken.error()).startswith(
-        f"this model can say nothing of this text: '{'x' * 40}', '0', '1'"
+        f"this model cannot speak any word of this text: '{'x' * 40}', '0', '1'"
     )
 
 

@@ -1,4 +1,4 @@
-"""Text to entries, held to upstream's."""
+"""Text to entries, compared with upstream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markers, steps and the flush padding, with a recogniser that writes what it is told, late."""
+"""Markers, steps and flush padding, with a fake recogniser with a delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading safetensors headers: what is there, without reading it."""
+"""Headers of safetensors files, read without their data."""
 
 from __future__ import annotations
 

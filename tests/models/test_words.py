@@ -1,4 +1,4 @@
-"""Tokens to words with times: upstream's rules, on plain numbers."""
+"""Tokens to words with times by upstream's rules, on plain numbers."""
 
 from __future__ import annotations
 

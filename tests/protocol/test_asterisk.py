@@ -1,4 +1,4 @@
-"""Messages of Asterisk's channel over a WebSocket: vectors as Asterisk writes them, and what is none."""
+"""Messages of Asterisk's WebSocket channel: vectors of Asterisk, and invalid messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AudioSocket's messages: vectors as Asterisk writes them, and what is none of them."""
+"""AudioSocket's messages: vectors of Asterisk, and invalid messages."""
 
 from __future__ import annotations
 

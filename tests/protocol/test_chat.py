@@ -1,4 +1,4 @@
-"""Queries and ``set`` events: what is asked is given, what cannot be given is refused."""
+"""Queries and ``set`` events: valid requests, and refusals."""
 
 from __future__ import annotations
 

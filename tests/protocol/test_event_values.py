@@ -1,4 +1,4 @@
-"""Numbers that JSON has no word for, numbers without end, and keys that come twice."""
+"""Numbers outside JSON, numbers of any length, and duplicate keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists and texts of JSON events are bounded field by field; the refusal has both numbers."""
+"""Each field of lists and texts in JSON events has a limit; the refusal has both numbers."""
 
 from __future__ import annotations
 

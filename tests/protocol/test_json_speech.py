@@ -1,4 +1,4 @@
-"""Messages of the JSON speech dialect, as its clients write them, and what is none of them."""
+"""Messages of the JSON speech dialect, as its clients write them, and invalid messages."""
 
 from __future__ import annotations
 

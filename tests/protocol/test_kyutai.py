@@ -1,4 +1,4 @@
-"""What clients and servers of speech recognition say: as the vectors have it, every refusal by name."""
+"""Messages of Kyutai's speech recognition: vectors, and refusals that name the fault."""
 
 from __future__ import annotations
 

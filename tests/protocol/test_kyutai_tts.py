@@ -1,4 +1,4 @@
-"""What Kyutai's text-to-speech peers say: there and back, and everything else refused with a sentence."""
+"""Messages of Kyutai's text to speech: round trips, and refusals with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every event of OpenAI Live: what is read, what is refused and with which words, and what is written."""
+"""Every event of OpenAI Live: parsing, refusals and their messages, encoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every event of OpenAI Live that a server writes."""
+"""Every event of OpenAI Live that a server sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telephone media in JSON: the messages of both services, what is refused, and what goes back."""
+"""Telephone media in JSON: messages of both services, refusals and replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages survive the wire, and no bytes do harm."""
+"""Messages round-trip, and any bytes are handled safely."""
 
 from __future__ import annotations
 

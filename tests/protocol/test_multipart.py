@@ -1,4 +1,4 @@
-"""Forms with files: any parts in any portions, and bytes that are no form."""
+"""Multipart forms with files: any parts in any fragments, and invalid forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every event of OpenAI Realtime and of translations: what is read, what is refused, and what is shown."""
+"""Every event of OpenAI Realtime and of translations: parsing, refusals, display."""
 
 from __future__ import annotations
 

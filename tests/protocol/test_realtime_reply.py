@@ -1,4 +1,4 @@
-"""Responses of OpenAI Realtime: whatever happens in whatever order, their events come in the API's order."""
+"""Responses of OpenAI Realtime: events follow the API's order under any schedule."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_a_response_in_which_the_model_says_nothing_has_failed() -> None:
     assert it.frames(1, is_speaking=False) == ["response.done"]  # 5.04 s
     (done,) = it.of("response.done")
     assert (done["response"]["status"], done["response"]["output"]) == ("failed", [])
-    message = "the model has said nothing for 5 s"
+    message = "the model has not spoken for 5 s"
     assert error_of(done) == {"type": "invalid_request_error", "code": "no_output", "message": message}
 
 

@@ -1,4 +1,4 @@
-"""Numbered messages, acknowledgements and claims: the bytes that every reader agrees on."""
+"""Numbered messages, acknowledgements and claims: the exact bytes."""
 
 from __future__ import annotations
 

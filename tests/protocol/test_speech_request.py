@@ -1,4 +1,4 @@
-"""What ``/v1/audio/speech`` is asked for."""
+"""Requests of ``/v1/audio/speech``."""
 
 from __future__ import annotations
 

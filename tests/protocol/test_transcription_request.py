@@ -1,4 +1,4 @@
-"""What ``/v1/audio/transcriptions`` is asked for, and what it answers with."""
+"""Requests and responses of ``/v1/audio/transcriptions``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unmute's events: what its own clients send, what is refused, and what its own clients read."""
+"""Unmute's events: those of its clients, refusals, and those for its clients."""
 
 from __future__ import annotations
 

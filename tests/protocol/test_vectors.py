@@ -1,4 +1,4 @@
-"""The vector files hold for our reader and writer, and leave nothing out."""
+"""Reader and writer match the vector files, which cover every message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of errors: docs/errors.md shows every row, and every wire reads its own columns."""
+"""The table of errors: docs/errors.md shows every row, and every protocol uses its columns."""
 
 from __future__ import annotations
 

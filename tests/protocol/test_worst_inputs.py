@@ -1,4 +1,4 @@
-"""No input of a caller costs a decoder more than a few milliseconds, or much memory, whatever its shape."""
+"""Each decoder handles any input within a few milliseconds and bounded memory."""
 
 from __future__ import annotations
 

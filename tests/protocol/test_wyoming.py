@@ -1,4 +1,4 @@
-"""Wyoming's events, as its public description has them, and what is none of them."""
+"""Wyoming's events as in its public description, and invalid events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vector files, and messages to and from the JSON they are written in."""
+"""The vector files, and conversion of messages to and from their JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small ONNX graphs for the tests, written by hand."""
+"""Small hand-written ONNX graphs for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage to be found: small changes to a checkpoint's files of the kinds that quantisers have made."""
+"""Planted damage: small changes to a checkpoint's files, typical of faulty quantizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a new checkpoint: there when it is complete, and nobody's folder is lost for it."""
+"""The folder of a new checkpoint appears complete and never replaces another folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate on the torch backend: planted damage is found and named, what is honest passes."""
+"""The gate on the torch backend: planted damage is found and named, intact models pass."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_the_command_says_so_by_its_exit_code_and_in_json(
     line = ["gate", a, b, "--backend", "torch", "--audio", *clips, "--frames", "30", "--turns", "1"]
     assert cli.run([*line, "--json", str(report), "--limit", "text kl<=1e-9"]) == 1
     said = capsys.readouterr()
-    assert "text kl <= 1e-09: asked for on the command line" in said.out
+    assert "text kl <= 1e-09: given on the command line" in said.out
     assert "loading source on torch" in said.err
     written = json.loads(report.read_text())
     failed = [row["measure"] for row in written["measures"] if row["verdict"] == "FAIL"]

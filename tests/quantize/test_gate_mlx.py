@@ -1,4 +1,4 @@
-"""The gate on the mlx backend: the same model is the same, rounding is seen and passes, damage does not."""
+"""The gate on the mlx backend: an identical model and rounding pass, damage fails."""
 
 from __future__ import annotations
 

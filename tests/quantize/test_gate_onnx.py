@@ -1,4 +1,4 @@
-"""The gate on ONNX graphs: the same damage, found by what comes out of them."""
+"""The gate on ONNX graphs: the same damage is found in their output."""
 
 from __future__ import annotations
 

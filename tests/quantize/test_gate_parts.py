@@ -1,4 +1,4 @@
-"""The parts of the gate: what logits say, limits and where they come from, sound, questions, the table."""
+"""The parts of the gate: measures of logits, sources of limits, sound, questions, the table."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_the_first_limit_that_names_a_measure_counts() -> None:
 
 
 def test_limits_are_read_strictly_and_typed_plainly() -> None:
-    assert parse_limit("text kl<=0.01") == Limit("text kl", "asked for on the command line", most=0.01)
+    assert parse_limit("text kl<=0.01") == Limit("text kl", "given on the command line", most=0.01)
     assert parse_limit("* agreement >= 9e-1").least == 0.9
     for text in ("text kl", "text kl<0.1", "<=3", "text kl<=e"):
         with pytest.raises(ConfigError, match=r"is no limit; one is written 'text kl<=0\.01'"):

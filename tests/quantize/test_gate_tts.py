@@ -1,4 +1,4 @@
-"""The gate and models that are told what to say: fed alike, judged by what they ask and by their voice."""
+"""The gate for text to speech: equal input, judged by text requests and voice."""
 
 from __future__ import annotations
 

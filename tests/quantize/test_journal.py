@@ -1,4 +1,4 @@
-"""A folder written over several runs: whole when it appears, gone on with when a run was stopped."""
+"""A folder written over several runs: published when complete, resumed after a stop."""
 
 from __future__ import annotations
 

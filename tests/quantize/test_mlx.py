@@ -1,4 +1,4 @@
-"""``antiphon quantize --target mlx``: what it writes is what mlx rounds, and what upstream's names say."""
+"""``antiphon quantize --target mlx``: rounding equals mlx's, names equal upstream's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which state may be updated where it lies: only what everybody has read before it is written."""
+"""In-place state updates: only after the last reader."""
 
 from __future__ import annotations
 

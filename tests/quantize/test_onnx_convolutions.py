@@ -1,4 +1,4 @@
-"""Convolutions of INT8 in exported graphs: what float ones give, row by row, and which ones are chosen."""
+"""INT8 convolutions in exported graphs compared with float ones, row by row, and their selection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small nodes that become one: what is matched, what is left, and that the numbers stay."""
+"""Fusion of small nodes: matches, exclusions, and unchanged results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own translations of operators: what torch computes."""
+"""Custom translations of operators compared with torch."""
 
 from __future__ import annotations
 

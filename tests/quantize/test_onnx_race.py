@@ -1,4 +1,4 @@
-"""The race inside the depformer's graph, beside the norm's numpy reference."""
+"""The Gumbel-max race in the depformer's graph compared with the numpy reference."""
 
 from __future__ import annotations
 

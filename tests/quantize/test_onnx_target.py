@@ -1,4 +1,4 @@
-"""``antiphon quantize --target onnx``: what it refuses, and how built-in models share their graphs.
+"""``antiphon quantize --target onnx``: refusals, and shared graphs of built-in models.
 
 What it writes is run by the contract suite and the tests of the onnx backend.
 """

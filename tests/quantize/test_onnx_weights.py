@@ -1,4 +1,4 @@
-"""A graph's weights in fewer bits: what it computes then, whom a row depends on, and what is refused."""
+"""Quantized weights of a graph: results, independence of rows, and refusals."""
 
 from __future__ import annotations
 

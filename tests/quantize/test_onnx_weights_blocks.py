@@ -1,4 +1,4 @@
-"""Rounding in blocks: what the integers stand for, how far from the original, and what a search gains."""
+"""Rounding in blocks: meaning of the integers, error, and the gain of the search."""
 
 from __future__ import annotations
 

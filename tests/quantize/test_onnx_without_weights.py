@@ -1,4 +1,4 @@
-"""A graph is exported without a computation, and its weights may come from anywhere."""
+"""A graph is exported without computation, with weights from any source."""
 
 from __future__ import annotations
 

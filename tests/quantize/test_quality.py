@@ -1,4 +1,4 @@
-"""STOI against its reference implementation, SI-SDR against its definition."""
+"""STOI compared with its reference implementation, SI-SDR with its definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``antiphon quantize``: what it writes is what the torch backend runs."""
+"""``antiphon quantize``: the torch backend runs its output."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_what_exists_is_kept_unless_forced(tmp_path: Path, capsys: pytest.Captur
     assert main(line) == 0
     said = capsys.readouterr()
     assert said.out.startswith(f"{out}: 26 of ")
-    assert "Rounding moved the weights by 0." in said.out
+    assert "Rounding changed the weights by 0." in said.out
     assert "model.safetensors" in said.err
     before = (out / "antiphon.json").read_bytes()
     (out / "antiphon.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""Recipes: ours are whole and give reasons, others are read strictly."""
+"""Recipes: built-in ones are complete and give reasons, others are parsed strictly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors written one by one are what the safetensors library reads."""
+"""Tensors written one by one are readable by the safetensors library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AWQ, GPTQ and SmoothQuant: nearer to the output than rounding each weight by itself."""
+"""AWQ, GPTQ and SmoothQuant: smaller output error than rounding to the nearest value."""
 
 from __future__ import annotations
 

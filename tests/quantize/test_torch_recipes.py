@@ -1,4 +1,4 @@
-"""Every recipe of the torch target: what it writes is loaded, runs, and is as near as its bits allow."""
+"""Every recipe of the torch target: its output loads, runs, and has an error within its bits."""
 
 from __future__ import annotations
 

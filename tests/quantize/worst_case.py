@@ -1,4 +1,4 @@
-"""Products of the largest integers, for a CPU that may saturate on the way; prints what came of them as JSON.
+"""Products of the largest integers, for a CPU that may saturate; prints the results as JSON.
 
     python -m tests.quantize.worst_case
     qemu-x86_64 -cpu Haswell .venv/bin/python -m tests.quantize.worst_case      without VNNI

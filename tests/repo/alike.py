@@ -1,4 +1,4 @@
-"""Functions that two backends both have: their logic could stand once, in the host half.
+"""Functions that two backends share, which could be moved to the host half.
 
 Two functions are alike when they have the same statements but for docstrings, annotations and the names of
 what is local.

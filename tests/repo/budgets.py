@@ -1,4 +1,4 @@
-"""How large the code may be: one table of budgets, and what is counted for each.
+"""The budgets of the code: one table, with the definition of each count.
 
 ``docs/adr/0032-budgets.md`` says how a budget moves.
 """

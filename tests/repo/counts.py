@@ -1,4 +1,4 @@
-"""What is counted of the code: its lines, and what makes it hard to follow. All of it from syntax alone."""
+"""Counts of the code from its syntax: lines, and features that make it hard to read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of docs/glossary.md: each is defined there once, and on no other page."""
+"""The terms of docs/glossary.md: each is defined there once, and on no other page."""
 
 from __future__ import annotations
 

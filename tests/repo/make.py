@@ -1,4 +1,4 @@
-"""Make, asked from a test, which a make may have started itself."""
+"""Runs make from a test, also when the test itself was started by make."""
 
 from __future__ import annotations
 

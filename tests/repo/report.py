@@ -1,4 +1,4 @@
-"""The checks of structure in ``make check``: what must hold, then what is long, named twice, or counted.
+"""The checks of structure in ``make check``: rules, lengths, duplicate names, counts.
 
 Usage: python -m tests.repo.report [NAME]
 

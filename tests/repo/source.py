@@ -1,4 +1,4 @@
-"""The Python files of the repository, read once for everything that is checked and counted of them."""
+"""The Python files of the repository, parsed once for all checks and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the packages hang together, read from their source: imports, lengths, and names of classes."""
+"""The structure of the packages from their source: imports, lengths, and names of classes."""
 
 from __future__ import annotations
 

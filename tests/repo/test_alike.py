@@ -1,4 +1,4 @@
-"""No two backends have a function of eight lines or more that is the same."""
+"""No two backends share an identical function of eight lines or more."""
 
 from __future__ import annotations
 

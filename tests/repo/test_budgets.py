@@ -1,4 +1,4 @@
-"""What is counted of the code, on sources made for it; and the product is within its budgets."""
+"""Counts of the code on constructed sources; and the product is within its budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``make check`` leaves no file out."""
+"""``make check`` covers every file."""
 
 from __future__ import annotations
 

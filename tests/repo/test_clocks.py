@@ -1,4 +1,4 @@
-"""A step of the wall clock moves nothing that a call needs."""
+"""Steps of the wall clock do not affect calls."""
 
 from __future__ import annotations
 

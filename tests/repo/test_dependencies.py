@@ -1,4 +1,4 @@
-"""Whatever is imported is declared, and whatever is declared is pinned."""
+"""Imported packages are declared, and declared packages are pinned."""
 
 from __future__ import annotations
 

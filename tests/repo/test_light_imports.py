@@ -1,4 +1,4 @@
-"""The light modules stay light: what a module may not drag in, asked of a fresh interpreter."""
+"""Light modules import no heavy package, checked in a new interpreter."""
 
 from __future__ import annotations
 

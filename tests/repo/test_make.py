@@ -1,4 +1,4 @@
-"""The Makefile sets up once, again when the pins change, and says so when it cannot."""
+"""The Makefile installs once, again after changed pins, and reports failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server and what it depends on connect to nothing by themselves: counted where there is no network."""
+"""The server and its dependencies open no connections, counted in a namespace without network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""conftest.py fails a run that would have left something untested without a word."""
+"""conftest.py fails a run with silently skipped tests."""
 
 from __future__ import annotations
 

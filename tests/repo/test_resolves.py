@@ -1,4 +1,4 @@
-"""The pins can be installed: every extra resolves from the package index, on other Pythons and on a Mac.
+"""Every extra resolves from the package index, on other Pythons and on a Mac.
 
 uv resolves for a platform without being on it, markers included.
 """

@@ -1,4 +1,4 @@
-"""A folder that tests share is made once, whichever process or run asks first, until its makers change."""
+"""A shared folder is made once for all processes and runs, until its makers change."""
 
 from __future__ import annotations
 

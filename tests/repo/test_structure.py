@@ -1,4 +1,4 @@
-"""The checks of structure: what they find in modules that were made for it, and in the product nothing."""
+"""The checks of structure: findings in constructed modules, and none in the product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no file of the project may hold: a machine's own paths, a registry's address, a large blob."""
+"""Forbidden content of tracked files: local paths, registry addresses, large blobs."""
 
 from __future__ import annotations
 

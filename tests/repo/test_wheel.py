@@ -1,4 +1,4 @@
-"""Wheel and sdist hold all that a server needs, and install: nothing may live only in the checkout."""
+"""Wheel and sdist contain all files that a server needs, and install."""
 
 from __future__ import annotations
 

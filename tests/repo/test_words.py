@@ -1,4 +1,4 @@
-"""The lint of plain words finds its phrases, leaves code alone, and the pages have none."""
+"""The lint of plain words finds its phrases and ignores code; the pages have none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workflows of the code host: what their steps run is there, and the release publishes what is built."""
+"""The workflows of the code host: their commands exist, and a release publishes its build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of the project, as git tracks them (or would: new files that are not ignored count)."""
+"""The tracked files of the project, and new files that are not ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain words: phrases that a reader with school English stumbles over, each with what to write.
+"""Plain words: odd phrases, each with its replacement.
 
 The rules are in CONTRIBUTING.md. Code, quoted or fenced, is not read.
 """

@@ -1,4 +1,4 @@
-"""A recogniser that reads its words off the audio, and a client that speaks as Kyutai's do."""
+"""A recogniser whose words are a function of the audio, and a client with Kyutai's protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A WebSocket client that a case of Autobahn|Testsuite drives: it sends what the case says, right or wrong.
+"""A WebSocket client that executes a case of Autobahn|Testsuite, valid or invalid.
 
 Its methods and attributes have the names that the cases use.
 """

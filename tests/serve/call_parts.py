@@ -1,4 +1,4 @@
-"""A participant without an engine, and a transport without a network: what a new one of each consists of."""
+"""A participant without an engine and a transport without a network, as minimal implementations."""
 
 from __future__ import annotations
 

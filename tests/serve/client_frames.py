@@ -1,4 +1,4 @@
-"""Frames as a client sends them: masked unless a test says otherwise."""
+"""Frames as a client sends them, masked by default."""
 
 from __future__ import annotations
 

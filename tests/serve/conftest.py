@@ -1,4 +1,4 @@
-"""Servers inside tests run on the event loop that serves; Autobahn's cases on asyncio's own as well."""
+"""Event loops of test servers: the production loop, and asyncio's for Autobahn's cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A voice as PersonaPlex saves it: embeddings, and a cache of tokens."""
+"""A voice in PersonaPlex's format: embeddings, and a cache of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS of tests: the certificates, and the end of connections."""
+"""TLS for tests: certificates, and the end of connections."""
 
 from __future__ import annotations
 

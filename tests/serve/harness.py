@@ -1,4 +1,4 @@
-"""A whole server inside a test: real sockets, the null backend, clients that speak through the protocol."""
+"""A whole server inside a test: real sockets, the null backend, clients of the protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hostile clients send: messages of every protocol, and the attack on each route made of them."""
+"""Messages of hostile clients for every protocol, and attacks on each route."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nonsense of every layer, seeded: values, messages that are garbled, and broken pages of Ogg."""
+"""Seeded invalid data of every layer: values, garbled messages, broken Ogg pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of OpenAI Live that collects what it receives; for tests."""
+"""A client of OpenAI Live that collects its events, for tests."""
 
 from __future__ import annotations
 

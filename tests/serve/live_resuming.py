@@ -1,4 +1,4 @@
-"""A client of OpenAI Live that keeps its whole recording and goes on with its session after every cut."""
+"""A client of OpenAI Live that keeps its recording and resumes after every cut."""
 
 from __future__ import annotations
 

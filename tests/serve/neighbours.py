@@ -1,4 +1,4 @@
-"""A server with a model of every kind, and well-behaved clients of all, who must not notice anybody else."""
+"""A server with a model of every kind, and well-behaved clients that must stay unaffected."""
 
 from __future__ import annotations
 

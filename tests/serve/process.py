@@ -1,4 +1,4 @@
-"""``antiphon serve`` as a process of its own, with the null backend and planned faults."""
+"""``antiphon serve`` in a separate process, with the null backend and planted faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of OpenAI Realtime that collects what it receives; for tests."""
+"""A client of OpenAI Realtime that collects its events, for tests."""
 
 from __future__ import annotations
 

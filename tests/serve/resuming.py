@@ -1,4 +1,4 @@
-"""A client that keeps its whole recording and goes on with its call after every cut."""
+"""A client that keeps its recording and resumes its call after every cut."""
 
 from __future__ import annotations
 

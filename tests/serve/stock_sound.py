@@ -1,4 +1,4 @@
-"""A sound card made of arrays, and a printer, for the unmodified ``moshi.client``."""
+"""A fake sound card and a printer for the unmodified ``moshi.client``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TCP ports of a server in a test's own process, and a bare connection to one."""
+"""TCP ports of an in-process server, and a plain connection to one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A speaker whose audio spells its words, and a client that speaks as Kyutai's do."""
+"""A synthesiser whose audio spells its words, and a client with Kyutai's protocol."""
 
 from __future__ import annotations
 

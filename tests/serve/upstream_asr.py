@@ -1,4 +1,4 @@
-"""Upstream's own recogniser: what it writes from a recording, word by word.
+"""Upstream's recogniser: its words for a recording.
 
 The loop is that of scripts/stt_from_file_pytorch.py (kyutai-labs/delayed-streams-modeling): silence, then the
 audio, one frame at a time through upstream's Mimi and LMGen; words are read off its tokens by the rules of

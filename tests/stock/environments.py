@@ -1,4 +1,4 @@
-"""Environments of stock clients: each is made once, and kept beside our own."""
+"""Environments of stock clients: each is made once, separate from the project's."""
 
 from __future__ import annotations
 

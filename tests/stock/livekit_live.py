@@ -1,4 +1,4 @@
-"""A spoken exchange by LiveKit's ``GPTLiveModel``, unchanged, in an environment of its own; prints JSON.
+"""A spoken exchange by LiveKit's ``GPTLiveModel``, unchanged, in its own environment; prints JSON.
 
 python livekit_live.py BASE_URL QUESTION.pcm MODEL      the question as PCM of 24 kHz
 """

@@ -1,4 +1,4 @@
-"""A spoken exchange by LiveKit's ``RealtimeModel``, unchanged, in an environment of its own; prints JSON.
+"""A spoken exchange by LiveKit's ``RealtimeModel``, unchanged, in its own environment; prints JSON.
 
 python livekit_realtime.py BASE_URL QUESTION.pcm MODEL [TOOL]      the question as PCM of 24 kHz
 """

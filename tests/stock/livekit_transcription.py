@@ -1,4 +1,4 @@
-"""Transcription by LiveKit's ``STT`` over Realtime, unchanged, in an environment of its own; prints JSON.
+"""Transcription by LiveKit's ``STT`` over Realtime, unchanged, in its own environment; prints JSON.
 
 python livekit_transcription.py BASE_URL QUESTION.pcm MODEL      the question as PCM of 24 kHz
 """

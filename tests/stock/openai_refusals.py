@@ -1,4 +1,4 @@
-"""How the ``openai`` package, unchanged, shows its user each refusal; prints JSON.
+"""Each refusal as the unchanged ``openai`` package reports it; prints JSON.
 
 python openai_refusals.py BASE_URL KEY MODEL      the server has one row, and asks for keys
 """

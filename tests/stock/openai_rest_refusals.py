@@ -1,4 +1,4 @@
-"""What the user of the ``openai`` package sees of a refusal by the REST routes; prints JSON.
+"""Refusals by the REST routes as the ``openai`` package reports them; prints JSON.
 
 python openai_rest_refusals.py BASE_URL KEY
 """

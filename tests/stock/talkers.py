@@ -1,4 +1,4 @@
-"""A server with the built-in talker, and a question that it answers rightly; for stock clients."""
+"""A server with the built-in talker, and a question that it answers correctly, for stock clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stock clients of OpenAI Realtime and Live, unchanged, with an agent of null models and a script."""
+"""Stock clients of OpenAI Realtime and Live, unchanged, with an agent of null models."""
 
 from __future__ import annotations
 

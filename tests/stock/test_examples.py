@@ -1,4 +1,4 @@
-"""The programs of examples/, as they are, against one server with the built-in models."""
+"""The programs of examples/, unchanged, with one server of the built-in models."""
 
 from __future__ import annotations
 

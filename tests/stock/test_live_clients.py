@@ -1,4 +1,4 @@
-"""Stock clients, unchanged, each in its own environment, talk with the built-in model."""
+"""Stock clients, unchanged, each in its own environment, with the built-in model."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ REFUSALS = {
     "wrong format": "invalid_value: session.audio.format.type is 'audio/opus', not one of audio/pcm, audio/pcmu, audio/pcma",  # noqa: E501
     "event without effect": "unsupported_event: type is session.commentary.append, which the model null-echo cannot follow",  # noqa: E501
     "unknown event": "unknown_event: type is 'response.cancel', which no client of this API sends",
-    "full house": ("rate_limit_exceeded: the only row is taken; try again in 1 s"),
+    "full house": ("rate_limit_exceeded: the only row is in use; try again in 1 s"),
 }
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(600)  # pip may have to fetch a client first
 CLIENTS = ("openai", "pipecat", "livekit")
 TLS = Path(__file__).parents[1] / "serve" / "tls"
 QUESTION = "what is your name"
-UNREAD = "the model tiny answers only what it hears by input_audio_buffer.append"
+UNREAD = "the model tiny answers only audio from input_audio_buffer.append"
 
 REPLY = [
     "response.created",

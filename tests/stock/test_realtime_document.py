@@ -1,4 +1,4 @@
-"""What docs/realtime.md shows is what the scripts of the stock clients do, and what the protocol has."""
+"""docs/realtime.md matches the scripts of the stock clients and the protocol."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ REFUSALS = {
     ),
     "no words": "BadRequestError 400 invalid_value, input: input has no words",
     "no word that can be said": (
-        "BadRequestError 400 invalid_value, input: this model can say nothing of this text: '😀'"
+        "BadRequestError 400 invalid_value, input: this model cannot speak any word of this text: '😀'"
     ),
     "speed": "BadRequestError 400 invalid_value, speed: speed is 5, 0.25 to 4 are allowed",
     "format": (
@@ -144,7 +144,7 @@ REFUSALS = {
     "no recording": "BadRequestError 400 invalid_value, file: this is no recording that can be read: "
     "WAV (RF64, W64), AIFF, CAF, FLAC, MP3, Ogg, MP4, WebM or AAC; it begins b'RIFF'",
     "rate": (
-        "BadRequestError 400 invalid_value, file: audio at 1 Hz is not read; there is: 4000 to 384000 Hz"
+        "BadRequestError 400 invalid_value, file: audio at 1 Hz is not supported; there is: 4000 to 384000 Hz"
     ),
     "speakers": (
         "BadRequestError 400 invalid_value, response_format: response_format is 'diarized_json', "
@@ -154,7 +154,7 @@ REFUSALS = {
         "BadRequestError 400 invalid_value, timestamp_granularities: timestamp_granularities "
         "needs response_format verbose_json, got json"
     ),
-    "translation": ("NotFoundError 404 not_found, None: nothing answers POST /v1/audio/translations here"),
+    "translation": ("NotFoundError 404 not_found, None: there is no route for POST /v1/audio/translations"),
     "too large": (
         "APIStatusError 413 request_too_large, None: "
         "a recording of more bytes than it may have, the limit is 200000"

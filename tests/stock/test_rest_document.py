@@ -1,4 +1,4 @@
-"""What docs/rest.md shows is what the stock clients do, and what the routes read and refuse."""
+"""docs/rest.md matches the scripts of the stock clients and the routes."""
 
 from __future__ import annotations
 

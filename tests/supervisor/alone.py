@@ -1,4 +1,4 @@
-"""A supervisor of stubs as a process of its own: prints its port and runs until it is ended."""
+"""A supervisor of stubs in a separate process: prints its port and runs until it is ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Children for the supervisor's tests: real processes without a model, started with what they shall do.
+"""Children for the supervisor's tests: real processes without a model, with given behaviour.
 
 ``python stub.py engine|front-end WORDS DESCRIPTOR PARENT``. A front end greets each connection with its
 number and its process, holds it until the caller closes, and counts it as work.

@@ -1,4 +1,4 @@
-"""Where a server listens, and the address that its banner names."""
+"""Addresses to listen on, and the address in the banner."""
 
 from __future__ import annotations
 

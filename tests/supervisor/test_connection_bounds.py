@@ -1,4 +1,4 @@
-"""Connections of one address beside those of all; the clock is the test's."""
+"""Connections of one address within the limit of all, with a fake clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which connection is served next, and when; the clock is the test's."""
+"""The order of waiting connections, with a fake clock."""
 
 from __future__ import annotations
 

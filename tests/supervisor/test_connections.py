@@ -1,4 +1,4 @@
-"""A supervisor with real processes: connections beyond the bounds wait, make room, or are turned away."""
+"""A supervisor with real processes: excess connections wait, replace others, or are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that are accepted, wait, and go to stand-ins of front ends inside a test."""
+"""Accepted connections wait and go to fake front ends inside a test."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_the_log_names_the_connection_that_gave_way(caplog: pytest.LogCapt
         first, _, _ = (server.call() for _ in range(3))
         async with asyncio.timeout(PATIENCE_S):
             assert await asyncio.to_thread(first.recv, 1) == b""
-    (said,) = [it.fields for it in caplog.records if it.message == "connection turned away"]  # type: ignore[attr-defined]
+    (said,) = [it.fields for it in caplog.records if it.message == "connection rejected"]  # type: ignore[attr-defined]
     assert (said["address"], said["reason"]) == ("198.51.100.1", "too many connections wait")
 
 

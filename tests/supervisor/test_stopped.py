@@ -1,4 +1,4 @@
-"""A supervisor that is killed, or stopped for a while, with or without everything else on the machine."""
+"""A supervisor that is killed or paused, with or without the other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A supervisor with real processes: who gets connections, what a dead or stopped one costs, how it ends."""
+"""A supervisor with real processes: assignment of connections, dead or stopped children, its end."""
 
 from __future__ import annotations
 
@@ -374,7 +374,7 @@ async def test_an_engine_that_ends_before_the_front_ends_begin_is_one_sentence(
 
     async with supervised(start_engine=start_engine) as running:
         assert await running.ends() == supervisor.EXIT_NONE_LEFT
-    assert reasons(caplog) == ["every engine has ended before the front ends have begun"]
+    assert reasons(caplog) == ["every engine has ended before the front ends have started"]
 
 
 async def test_the_trace_of_several_engines_is_saved_once_on_a_thread(

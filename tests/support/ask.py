@@ -1,4 +1,4 @@
-"""Ask the built-in talker a few questions, by voice, and show what it answers, whether rightly, and how fast.
+"""Ask the built-in talker a few questions by voice, and print answers, verdicts and latency.
 
 Usage: python -m tests.support.ask URL [--out REPLY.wav]
 

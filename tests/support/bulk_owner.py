@@ -1,4 +1,4 @@
-"""One owner of many live sessions, fed and read as arrays: what an engine costs is measured with it.
+"""One owner of many live sessions with array input and output, to measure the engine's cost.
 
 Its sessions are submitted with ``notify`` None and stay open while it works: whole frames in, replies out.
 """

@@ -1,4 +1,4 @@
-"""A caller that speaks prepared audio in real time through the WebSocket and notes what came back when."""
+"""A caller that sends prepared audio in real time over the WebSocket and records the replies with times."""
 
 from __future__ import annotations
 

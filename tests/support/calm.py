@@ -1,4 +1,4 @@
-"""Servers of tests that refuse no caller because the machine is slow.
+"""Servers for tests that refuse no caller because the machine is slow.
 
 Late frames and a late event loop close a server's admission. Tests share their machine with one another, so
 every server that a test starts has these settings, but those of tests about overload, which give their own.

@@ -1,4 +1,4 @@
-"""A command in a network namespace of nothing but loopback, and how often it tried to reach anything.
+"""A command in a network namespace with loopback only, and the number of its attempts to connect.
 
 Linux, as root or with user namespaces. Loopback is up and there is no route: every attempt to connect or to
 resolve a name fails at once and is counted by the kernel.

@@ -1,4 +1,4 @@
-"""What an object keeps in memory, seen from outside: everything that is reachable from it."""
+"""The memory reachable from an object."""
 
 from __future__ import annotations
 

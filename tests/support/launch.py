@@ -1,4 +1,4 @@
-"""A server process of one's own: started on a free port, awaited, and stopped whatever happens."""
+"""A server process: started on a free port, awaited, and always stopped."""
 
 from __future__ import annotations
 

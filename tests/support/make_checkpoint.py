@@ -1,4 +1,4 @@
-"""Make a small, seeded checkpoint in exactly the layout Moshi-family models are published in.
+"""Make a small, seeded checkpoint in the published layout of Moshi-family models.
 
 The weights are random, made by upstream's own modules (the torch and moshi packages are needed) and
 scaled so that the outputs are lively: codes follow the audio and greedy tokens vary. Everything follows

@@ -1,4 +1,4 @@
-"""Make a small, seeded Pocket-TTS checkpoint in exactly the layout its package loads.
+"""Make a small, seeded Pocket-TTS checkpoint in the layout of its package.
 
 The folder holds a configuration (YAML), the weights (safetensors), a tokenizer and two voices, one as the
 package exports it and one as a recording. The weights are random, made by the package's own modules (the

@@ -1,4 +1,4 @@
-"""Write the test vectors of docs/sampling.md, computed one number at a time, straight from its text.
+"""Write the test vectors of docs/sampling.md, computed one number at a time from its text.
 
   python tests/support/make_sampling_vectors.py tests/models/vectors/sampling.json
 

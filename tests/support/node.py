@@ -1,4 +1,4 @@
-"""Node.js and Chromium, with which the page is tested and measured, or a sentence on how to get them."""
+"""Node.js and Chromium for tests and measurements of the page, or a message on how to install them."""
 
 from __future__ import annotations
 

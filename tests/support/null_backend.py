@@ -1,4 +1,4 @@
-"""The null backend as tests make it: by a spec, with faults and clocks of their own."""
+"""The null backend for tests: from a spec, with faults and clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model in float32 graphs, its weights rounded as a recipe says without exporting it again."""
+"""A model in float32 graphs with the weights rounded by a recipe, without a new export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small models of every published shape: their arguments, and upstream's own modules with seeded weights.
+"""Small models of every published shape: their arguments, and upstream's modules with seeded weights.
 
 The weights are random and scaled so that the outputs are lively: codes follow the audio, tokens vary.
 """

@@ -1,4 +1,4 @@
-"""What the null backend writes over its audio, read back."""
+"""Reads the stamps that the null backend writes over its audio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small checkpoints: upstream loads them, the same seed makes the same bytes, and they are lively."""
+"""The small checkpoints: upstream loads them, equal seeds give equal bytes, and the output varies."""
 
 from __future__ import annotations
 

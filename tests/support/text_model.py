@@ -1,4 +1,4 @@
-"""A text model for tests: a server of ``/chat/completions`` that streams what a script says, with faults.
+"""A fake text model: a server of ``/chat/completions`` that streams a script, with faults.
 
 Usage: python -m tests.support.text_model --port PORT    the same answer to everything
 """

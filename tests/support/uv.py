@@ -1,4 +1,4 @@
-"""uv as the tests run it: it takes the index and its certificates from pip's configuration.
+"""uv in tests, with the index and certificates of pip's configuration.
 
 It leaves out local folders and further indexes, which other machines lack.
 """

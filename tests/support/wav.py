@@ -1,4 +1,4 @@
-"""WAV files of mono 16-bit samples, as this program writes them, read back."""
+"""Reads WAV files of mono 16-bit samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The unmodified ``moshi.client`` until it has heard something, with a sound card made of arrays.
+"""Runs the unmodified ``moshi.client`` with a fake sound card until it has received sound.
 
 Usage: python -m tests.web.stock_client URL. Its last line says in JSON how many loud samples that were.
 """

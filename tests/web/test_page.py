@@ -1,4 +1,4 @@
-"""The page at / by itself: it obeys a strict content policy and can be read by everybody."""
+"""The page at /: a strict content policy, and accessibility."""
 
 from __future__ import annotations
 

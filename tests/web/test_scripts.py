@@ -1,4 +1,4 @@
-"""The page's modules by themselves, in Node.js."""
+"""Unit tests of the page's modules in Node.js."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def reason_against(families: Iterable[AudioFamily], request: FitRequest) -> str:
             for precision in family.precisions
         )
         free = EngineConfig().memory_reserve_fraction
-        return f"memory is the limit: the least that is needed is {least:,} bytes, and {free:.0%} stays free"
+        return f"memory is the limit: the minimum is {least:,} bytes, and {free:.0%} stays free"
     one = [
         (
             slots_on(request.card, work, it.family.kind, FRAME_MS, EngineConfig()),

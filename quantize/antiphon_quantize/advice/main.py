@@ -129,8 +129,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--fits", metavar="MEMORY", help="recommend a model that fits: 24GB, 80GiB, H100")
     parser.add_argument("--sessions", type=int, default=1, metavar="N", help="sessions at once [1]")
-    parser.add_argument("--modality", choices=MODALITIES, help="what it does")
-    parser.add_argument("--language", metavar="CODE", help="a language it hears or speaks: en, fr")
+    parser.add_argument("--modality", choices=MODALITIES, help="kind of model")
+    parser.add_argument("--language", metavar="CODE", help="required language: en, fr")
     parser.add_argument(
         "--license", "--licence", choices=("any", "commercial"), default="any", help="the required licence"
     )
@@ -159,7 +159,7 @@ def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
         raise ConfigError(f"gpus is {options.gpus}, at least 1 is needed")
     if options.fits is None:
         if options.compose is not None:
-            raise ConfigError("compose is given without fits; say how much memory there is")
+            raise ConfigError("compose is given without fits, the memory of the machine")
         print(_overview(families, today()))  # noqa: T201
         return 0
     card = card_named(options.fits)

@@ -29,13 +29,13 @@ class TickPlan:
     def __post_init__(self) -> None:
         """Raise ConfigError for an empty plan."""
         if not self.rows or min(self.rows) < 1 or list(self.rows) != sorted(set(self.rows)):
-            raise ConfigError(f"rows {list(self.rows)} must be different whole numbers from 1 on, ascending")
+            raise ConfigError(f"rows {list(self.rows)} must be ascending whole numbers from 1")
         if not 0 < self.seconds < math.inf:
             raise ConfigError(f"seconds = {self.seconds:g}; a turn needs more than 0")
         if self.turns < 1:
-            raise ConfigError(f"turns = {self.turns} is below 1, the least it can be")
+            raise ConfigError(f"turns = {self.turns} is below 1, the minimum")
         if self.lead_frames < 0:
-            raise ConfigError(f"lead_frames = {self.lead_frames} is below 0, the least it can be")
+            raise ConfigError(f"lead_frames = {self.lead_frames} is below 0, the minimum")
 
 
 NOT_FINITE: Final = ("nan", "inf", "-inf")
@@ -54,7 +54,7 @@ def to_plain(value: Any) -> Any:
 
 
 PREFERRED: Final[Mapping[str, str]] = {
-    "answers loss": "questions answered rightly",
+    "answers loss": "questions answered correctly",
     "text agreement": "text tokens chosen as by the baseline",
     "codec stoi loss": "STOI of the codec",
     "codec codes": "codes equal to the baseline's",

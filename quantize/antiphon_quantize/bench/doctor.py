@@ -101,7 +101,7 @@ def check_cores(cores: int | None = None) -> DoctorLine:
     """The number of cores that this process may use."""
     cores = usable_cores() if cores is None else cores
     if cores < 2:
-        remedy = "give it two: a model's step and the sockets next to it otherwise wait for each other"
+        remedy = "use two: with one, a model's step and the sockets wait for each other"
         return DoctorLine("cores", DoctorState.NOTE, "1", remedy)
     return DoctorLine("cores", DoctorState.OK, f"{cores}: {cores - 1} for the model, 1 for sockets and Opus")
 
@@ -122,7 +122,7 @@ def check_gpus(
     """The driver's NVIDIA GPUs, and whether an installed backend can use them."""
     found = list_gpus() if gpus is None else list(gpus)
     if not found:
-        words = "no NVIDIA GPU that the driver offers; models run on the CPU"
+        words = "the driver finds no NVIDIA GPU; models run on the CPU"
         return DoctorLine("gpu", DoctorState.OK, words)
     words = ", ".join(f"{gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB)" for gpu in found)
     if find("torch") is None:
@@ -150,7 +150,7 @@ def check_sound(find: ModuleFinder = importlib.util.find_spec) -> DoctorLine:
     """Sound input and output, which only ``antiphon talk`` needs."""
     if find("sounddevice") is None:
         return DoctorLine(
-            "sound", DoctorState.OK, "not looked at without the extra talk; a server needs none"
+            "sound", DoctorState.OK, "not checked without the extra talk; a server does not need it"
         )
     try:
         import sounddevice
@@ -160,9 +160,7 @@ def check_sound(find: ModuleFinder = importlib.util.find_spec) -> DoctorLine:
         words = f"antiphon talk cannot use it: {error}"
         return DoctorLine("sound", DoctorState.NOTE, words, "on Debian and Ubuntu: apt install libportaudio2")
     if not devices:
-        return DoctorLine(
-            "sound", DoctorState.OK, "no devices: antiphon talk needs another machine, a server does not"
-        )
+        return DoctorLine("sound", DoctorState.OK, "no devices: antiphon talk cannot run here, a server can")
     return DoctorLine("sound", DoctorState.OK, f"{len(devices)} devices: antiphon talk --list-devices")
 
 
@@ -313,13 +311,13 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     known = options(ServerConfig)
     parser = Parser(
         prog="antiphon doctor",
-        description="Check this machine: what is installed, what is missing, what will run.",
+        description="Check this machine: installed parts, missing parts, and the models that run.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--model", default=DEFAULT_MODEL, help="the model to run [%(default)s]")
-    parser.add_argument("--host", default=known["host"].default, help="where to listen [%(default)s]")
+    parser.add_argument("--host", default=known["host"].default, help="address to listen on [%(default)s]")
     parser.add_argument("--port", type=int, default=known["port"].default, help="[%(default)s]")
     for name in ("llm", "llm_model", "llm_key_env"):
         info = known[name]

@@ -97,7 +97,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     add_models_options(parser)
-    add_quality_options(parser, baseline="the one of them that the others are held against")
+    add_quality_options(parser, baseline="the model that the others are compared with")
     parser.add_argument(
         "--quality",
         action="append",
@@ -113,5 +113,5 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="FILE",
         help="file name of the card, without a suffix; an existing name gets a number [out/card]",
     )
-    parser.add_argument("--no-figure", action="store_true", help="no PNG, as without matplotlib")
+    parser.add_argument("--no-figure", action="store_true", help="write no PNG")
     return parser.parse_args(list(argv))

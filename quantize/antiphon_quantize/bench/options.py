@@ -61,7 +61,7 @@ class QualitySource:
         self._baseline, self._gate = baseline, gate
         self._judged = {subject.label: subject for subject in subjects if subject is not baseline}
         if files and baseline is None:
-            raise ConfigError("quality is given without baseline, the model that it was held against")
+            raise ConfigError("quality is given without baseline, the model that it was compared with")
         if files and len(files) != len(self._judged):
             raise ConfigError(
                 f"{len(files)} files of quality for {len(self._judged)} models that are not the baseline"
@@ -86,7 +86,9 @@ class QualitySource:
 def add_models_options(parser: argparse.ArgumentParser) -> None:
     """Options for one or several models, and their backend."""
     parser.add_argument("--model", action="append", help=f"{MODEL_HELP}; repeat for several")
-    parser.add_argument("--config", metavar="FILE.toml", help="models as antiphon serve reads them")
+    parser.add_argument(
+        "--config", metavar="FILE.toml", help="file of models, as for antiphon serve --config"
+    )
     add_backend_options(parser)
 
 

@@ -144,7 +144,7 @@ def render(card: Card, figure: str | None = None) -> str:
         f"every {frame_ms:g} ms, then ticks back to back.",
     ]
     if is_busy(card):
-        parts.append("**Something else was running on this machine: read ratios, not milliseconds.**")
+        parts.append("**Other programs were running on this machine: use ratios, not milliseconds.**")
     if len(entries) > 1:
         parts.append("## Side by side\n\n" + _table(_side_by_side(card)))
     for entry in entries:
@@ -169,7 +169,7 @@ def summary(card: Card) -> str:
     if len(card.entries) > 1:
         parts.append(table(list(_side_by_side(card))))
     if is_busy(card):
-        parts.append("something else was running on this machine: read ratios, not milliseconds")
+        parts.append("other programs were running on this machine: use ratios, not milliseconds")
     return "\n\n".join(parts)
 
 

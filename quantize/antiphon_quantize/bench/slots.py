@@ -136,7 +136,7 @@ def main(
 
 def summary(found: Found, max_slots: int) -> str:
     """The result in a sentence."""
-    most = ", the most that were asked for" if found.slots == max_slots else ""
+    most = ", the requested maximum" if found.slots == max_slots else ""
     return (
         f"slots = {found.slots}{most}: {len(found.turn.tick_s)} ticks of {found.turn.rows} ready rows, "
         f"one every {found.frame_ms:g} ms, p50 {1000 * percentile(found.turn.tick_s, 0.5):.2f} ms, p99 "
@@ -173,5 +173,5 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10.0, help="time of the final check [10]")
     options = parser.parse_args(list(argv))
     if options.max_slots < 1:
-        raise ConfigError(f"max_slots = {options.max_slots} is below 1, the least it can be")
+        raise ConfigError(f"max_slots = {options.max_slots} is below 1, the minimum")
     return options

@@ -161,7 +161,7 @@ def main(argv: Sequence[str]) -> int:
     options = _parse(argv)
     plan, out = plan_of(options), free_place(Path(options.out))
     if options.frames < 1:
-        raise ConfigError(f"frames = {options.frames} is below 1, the least it can be")
+        raise ConfigError(f"frames = {options.frames} is below 1, the minimum")
     has_figure = not options.no_figure and can_draw()
     (subject,) = make_subjects([one_entry(options)])
     checkpoint = load_checkpoint(options.model)
@@ -223,7 +223,7 @@ def no_parity(subject: Subject, checkpoint: Checkpoint) -> str | None:
         return f"upstream's modules are run here for codec and duplex models, not for {checkpoint.spec.kind}"
     recipe = checkpoint.quantization_for(subject.backend)
     if recipe is not None:
-        return f"upstream has no such weights ({recipe.scheme}); its gate holds it against another model"
+        return f"upstream has no such weights ({recipe.scheme}); its gate compares it with another model"
     if subject.backend == UPSTREAM:
         return "it runs on upstream's modules already"
     return None
@@ -255,7 +255,7 @@ def gate_finding(quality: Quality | None) -> VerifiedPart:
     """The gate's verdict as a finding."""
     if quality is None:
         return VerifiedPart(
-            "gate", VerifyState.NOT_CHECKED, "there is nothing to hold it against; give --baseline MODEL"
+            "gate", VerifyState.NOT_CHECKED, "there is no model to compare it with; give --baseline MODEL"
         )
     if quality.note:
         return VerifiedPart("gate", VerifyState.NOT_CHECKED, quality.note)
@@ -279,7 +279,7 @@ def measure(subject: Subject, plan: TickPlan, quality: Quality | None, command: 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         prog="antiphon verify",
-        description="Check a model as it is here: digests, parity with upstream, quality gate, card.",
+        description="Check a model: digests, parity with upstream, quality gate, card.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -289,7 +289,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--frames", type=int, default=25, metavar="N", help="frames of speech for the parity [25]"
     )
-    add_quality_options(parser, baseline="the model that the gate holds it against")
+    add_quality_options(parser, baseline="the model that the gate compares it with")
     add_plan_options(parser, seconds=5.0, rows="1")
     parser.add_argument(
         "--out",
@@ -297,5 +297,5 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         metavar="FILE",
         help="file name of the card, without a suffix [out/verify]",
     )
-    parser.add_argument("--no-figure", action="store_true", help="no PNG, as without matplotlib")
+    parser.add_argument("--no-figure", action="store_true", help="write no PNG")
     return parser.parse_args(list(argv))

@@ -133,7 +133,7 @@ class DuplexLM:
         heard = spec.n_q - spec.dep_q
         if heard < 1 or spec.dep_q < 1:
             raise UnsupportedError(
-                f"a duplex model needs streams to hear and to speak, this one has {heard} and {spec.dep_q}"
+                f"a duplex model needs input and output streams, this one has {heard} and {spec.dep_q}"
             )
         self.model = model
         self._spec, self._condition = spec, condition

@@ -183,14 +183,14 @@ class ChatStream:
         """The piece of a tool call; none if it adds nothing."""
         function = call.get("function") or {}
         if not isinstance(function, dict):
-            raise TextModelError("the text model sent a tool call that cannot be read")
+            raise TextModelError("the text model sent a malformed tool call")
         index, call_id = call.get("index"), call.get("id") or ""
         name, arguments = function.get("name") or "", function.get("arguments")
         if not isinstance(arguments, str):  # some servers send the object itself
             arguments = "" if arguments is None else json.dumps(arguments)
         is_read = isinstance(index, int | None) and isinstance(call_id, str) and isinstance(name, str)
         if not is_read or len(call_id) > MAX_NAME_CHARS or len(name) > MAX_NAME_CHARS:
-            raise TextModelError("the text model sent a tool call that cannot be read")
+            raise TextModelError("the text model sent a malformed tool call")
         known = len(self._call_ids)
         place = self._place(index, call_id, name)
         self._argument_chars += len(arguments)

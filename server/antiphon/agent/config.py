@@ -36,7 +36,7 @@ class TextModelConfig:
         except ValueError:
             is_usable = False
         if self.llm and not is_usable:
-            raise ConfigError("llm is no address of a text model: it begins with http:// or https://")
+            raise ConfigError("llm is no address of a text model, which begins with http:// or https://")
         if self.llm and (parts.username or parts.password or parts.query or parts.fragment):
             raise ConfigError(
                 "llm has a user, a password or a query; name the variable with its key by llm_key_env"
@@ -49,18 +49,18 @@ class TextModelConfig:
 class AgentConfig:
     """One voice agent of a server: an entry of ``[[agents]]``, or the agent of ``--agent``."""
 
-    name: str = option("", "the name that clients ask for", metavar="NAME")
+    name: str = option("", "name for clients", metavar="NAME")
     stt: str | None = option(None, "the recogniser, a model served here; by default the only one")
     tts: str | None = option(None, "the synthesiser, a model served here; by default the only one")
     voice: str | None = option(None, "its voice; by default the synthesiser's first")
-    instructions: str = option("", "who it is, for clients that do not say")
-    greeting: str = option("", "what it says first; by default nothing")
+    instructions: str = option("", "its instructions, for clients that send none")
+    greeting: str = option("", "its first sentence; default: none")
     sorry: str = option(
-        "Sorry, I cannot answer right now.", "what it says when its text model fails before its first word"
+        "Sorry, I cannot answer right now.", "its reply when the text model fails before the first word"
     )
     max_reply_tokens: int = option(400, "tokens of one reply", minimum=1, maximum=100_000)
     max_history_tokens: int = option(
-        4000, "tokens of the conversation that the text model reads, about", minimum=100, maximum=10_000_000
+        4000, "approximate tokens of the conversation for the text model", minimum=100, maximum=10_000_000
     )
     idle_s: float = option(
         0.0, "silence of both sides after which it may speak once; 0: never", minimum=0, maximum=3600
@@ -96,7 +96,7 @@ def read_agents(entries: Any) -> tuple[AgentConfig, ...]:
     agents: list[AgentConfig] = []
     own = {entry.name for entry in dataclasses.fields(TextModelConfig)}
     for number, entry in enumerate(tables(entries, "agents"), start=1):
-        for key, what in (("name", "what clients call it"), ("llm", "the URL of its text model")):
+        for key, what in (("name", "its name for clients"), ("llm", "the URL of its text model")):
             if not entry.get(key):
                 raise ConfigError(f"entry {number} of [[agents]] lacks '{key}', {what}")
         first = {key: value for key, value in entry.items() if key in own}

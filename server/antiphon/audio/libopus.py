@@ -73,7 +73,7 @@ def find_libopus(av_folder: Path | None, find_library: Callable[[str], str | Non
     name = find_library("opus")
     if name is None:
         raise AudioError(
-            "no libopus: the Python package 'av' carries it (pip install av), "
+            "no libopus: the Python package 'av' contains it (pip install av), "
             "or install the system's (apt install libopus0, brew install opus)"
         )
     return name

@@ -58,7 +58,7 @@ def check_mp4(file: BinaryIO) -> None:
         data = file.read(end - start)
         for name, words in _REFUSED.items():
             if name in data:
-                raise AudioError(f"this mp4 file has {words}, which is not read")
+                raise AudioError(f"this mp4 file has {words}, which is not supported")
         samples += sum(sum(_stated(data, name, offset)) for name, offset in _COUNTS.items())
         edits += sum(_stated(data, b"elst", 4))
         chunks += sum(_stated(data, b"stco", 4)) + sum(_stated(data, b"co64", 4))

@@ -305,10 +305,14 @@ def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any]]:
                 raise AudioError("there is no audio in this file")
             stream = container.streams.audio[0]
             if stream.codec_context is None:
-                raise AudioError("audio of an unknown kind is not read; there are: PCM, " + ", ".join(CODECS))
+                raise AudioError(
+                    "audio of an unknown kind is not supported; there are: PCM, " + ", ".join(CODECS)
+                )
             name = stream.codec_context.name
             if name not in CODECS and not name.startswith("pcm_"):
-                raise AudioError(f"audio of kind {name!r} is not read; there are: PCM, {', '.join(CODECS)}")
+                raise AudioError(
+                    f"audio of kind {name!r} is not supported; there are: PCM, {', '.join(CODECS)}"
+                )
             _check_shape(stream.codec_context.sample_rate, stream.codec_context.channels)
             yield container, stream
     except (av.FFmpegError, ValueError) as error:
@@ -321,6 +325,6 @@ def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any]]:
 def _check_shape(rate: int, channels: int) -> None:
     """Check the rate and the channels: at 1 Hz every byte would become a second of audio."""
     if not MIN_RATE <= rate <= MAX_RATE:
-        raise AudioError(f"audio at {rate} Hz is not read; there is: {MIN_RATE} to {MAX_RATE} Hz")
+        raise AudioError(f"audio at {rate} Hz is not supported; there is: {MIN_RATE} to {MAX_RATE} Hz")
     if not 1 <= channels <= MAX_CHANNELS:
-        raise AudioError(f"audio of {channels} channels is not read; there is: 1 to {MAX_CHANNELS}")
+        raise AudioError(f"audio of {channels} channels is not supported; there is: 1 to {MAX_CHANNELS}")

@@ -73,7 +73,7 @@ class WavDecoder(Decoder):
         """The start of the samples; None until the header is complete."""
         head = self._head
         if not b"RIFF".startswith(head[:4]):
-            raise AudioError("no WAV: it does not begin with RIFF")
+            raise AudioError("not a WAV: it does not begin with RIFF")
         while len(head) >= self._at + 8:
             at = self._at
             name, size = bytes(head[at : at + 4]), int.from_bytes(head[at + 4 : at + 8], "little")

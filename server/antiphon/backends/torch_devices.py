@@ -39,7 +39,7 @@ def pick_device(name: str | None) -> torch.device:
             f"device {name} was requested, but torch runs models on {' or '.join(DEVICE_TYPES)} only{hint}"
         )
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device {name} was requested, but this torch ({torch.__version__}) sees no GPU")
+        raise ConfigError(f"device {name} was requested, but this torch ({torch.__version__}) has no GPU")
     if device.type != "cuda":
         return device
     if (device.index or 0) >= torch.cuda.device_count():

@@ -231,7 +231,7 @@ class Admission(Generic[C]):
     def _check_queue(self, now_s: float, wait_s: float, caller: C | None = None) -> None:
         """Whether a new caller may wait; the error says why not."""
         if self._is_draining:
-            raise DrainingError("the server is leaving and takes no new sessions")
+            raise DrainingError("the server is shutting down and admits no new sessions")
         if wait_s <= 0 or len(self._queue) >= self._config.max_queue:
             raise self._refusal(now_s, caller)
 
@@ -285,9 +285,9 @@ class Admission(Generic[C]):
             outcome = AdmissionOutcome.LATE
         else:
             outcome = AdmissionOutcome.FULL
-            why = "the only row is taken" if self._rows == 1 else f"all {self._rows} rows are taken"
+            why = "the only row is in use" if self._rows == 1 else f"all {self._rows} rows are in use"
             if self._free:
-                lack = lack or "every place of this front end is taken"
+                lack = lack or "every place of this front end is in use"
                 why = f"{self._free} of {self._rows} rows are free, but {lack}"
         return RefusedError(
             why

@@ -339,7 +339,7 @@ class Engine:
         """Accept a call from another worker; see :meth:`HandOver.take`."""
         if self.handover is None:
             taken: Future[None] = Future()
-            taken.set_exception(HandOverError("no calls are taken here: there is no hand_over_secret"))
+            taken.set_exception(HandOverError("calls are not accepted here: there is no hand_over_secret"))
             return taken
         return self.handover.take(read)
 
@@ -381,7 +381,7 @@ class Engine:
         if self.handover is not None:
             self.handover.stop()
         self.drain()
-        self.sessions.end_all(DrainingError("the server is leaving; its sessions are closed"))
+        self.sessions.end_all(DrainingError("the server is shutting down; its sessions are closed"))
         self.wake.stop()
         if self._thread is None:
             return True
@@ -398,7 +398,7 @@ class Engine:
         if lost is not None:
             detail = str(lost)
         elif not alive:
-            detail = "the engine thread does not run"
+            detail = "the engine thread is not running"
         elif stuck_s:
             detail = f"a step has been running for {stuck_s:.1f} s, more than {self.config.stuck_s:g} s"
         else:

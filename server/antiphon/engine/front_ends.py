@@ -131,7 +131,7 @@ class FrontEndConnection:
                 sessions.pass_on(session, request)
             case messages.Restart(_, _, prompt):
                 if engine.info.spec.kind.takes_audio:
-                    raise UnsupportedError("a session that takes audio has no text to begin anew")
+                    raise UnsupportedError("a session that takes audio has no text to restart")
                 if prompt is not None:
                     check_prompt(prompt)
                 sessions.pass_on(session, request)
@@ -304,7 +304,7 @@ class FrontEndServer:
         try:
             self._greet(pool, posted)
         except OSError as error:
-            self._drop(pool, f"it could not be greeted: {error.strerror}")
+            self._drop(pool, f"the hello could not be sent: {error.strerror}")
 
     def _greet(self, pool: int, posted: MessageSocket[messages.Request]) -> None:
         if pool not in self._bells:
@@ -337,7 +337,7 @@ class FrontEndServer:
         health = [messages.HealthNow(model, engine.health()) for model, engine in enumerate(self._engines)]
         for pool, (_, posted) in tuple(self._front_ends.items()):
             if posted.congested_s > STUCK_S:
-                self._drop(pool, "it takes no messages")
+                self._drop(pool, "it reads no messages")
             elif not posted.is_congested:
                 for notice in health:
                     posted.send(notice)
@@ -438,6 +438,6 @@ def check_sent(sent: Sent) -> None:
     """
     for seconds in (sent.latency_s, sent.first_audio_s):
         if not (np.isfinite(seconds).all() and (seconds >= 0).all()):
-            raise ProtocolError("latencies that are no times")
+            raise ProtocolError("invalid latencies")
     if max(sent.late, sent.pressing) > sent.latency_s.size:
         raise ProtocolError(f"{sent.late} late and {sent.pressing} pressing of {sent.latency_s.size} replies")

@@ -37,7 +37,7 @@ Each attempt makes the client reconnect.
 LET_GO_S: Final = 5.0
 """Seconds for a connection to release its call; after that, its front end is stuck."""
 
-LEAVING: Final = "this worker is leaving too"
+LEAVING: Final = "this worker is shutting down, too"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ class HandOver:
             save.result.add_done_callback(lambda it: self._do(partial(self._saved, sending, it)))
             self._sessions.post(save)
         elif now_s >= sending.deadline_s:
-            what = "did not let it go" if sending.save is None else "is not saved: its row was not read"
+            what = "did not release it" if sending.save is None else "is not saved: its row was not read"
             limit_s = LET_GO_S if sending.save is None else self._plan.timeout_s
             self._keep(sending, HandOverError(f"its connection {what} within {limit_s:g} s"))
             self.settle()
@@ -238,7 +238,7 @@ class HandOver:
         try:
             state = unpack_call(read(), self._plan.identity)
             if not state.row:
-                raise HandOverError("the call has no state of a row")
+                raise HandOverError("the call has no row state")
             check_row_values(state.row, self._info.spec)
         except Exception as error:  # a boundary: the error goes to the sender of the call
             arrived.set_exception(as_refusal(error))

@@ -66,7 +66,7 @@ class PrimingQueue:
             else:
                 progress = self._backend.prime(row, prompt)
         except UnsupportedError as error:
-            what = "continue from this state" if isinstance(prompt, SavedState) else "be prompted like this"
+            what = "continue from this state" if isinstance(prompt, SavedState) else "use this prompt"
             self._rows.fail(lease, SessionFailedError(f"the model cannot {what}: {error}"))
         except StepError as error:
             self._metrics.failed_steps.inc()
@@ -183,5 +183,5 @@ def as_refusal(error: Exception) -> AntiphonError:
     """The error for the other worker."""
     if isinstance(error, AntiphonError):
         return error
-    Log(__name__).error("a call could not be taken", exc_info=error)
-    return HandOverError(f"the call could not be taken: {error!r}")
+    Log(__name__).error("call not accepted", exc_info=error)
+    return HandOverError(f"the call could not be accepted: {error!r}")

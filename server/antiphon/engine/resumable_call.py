@@ -130,7 +130,7 @@ def replaced() -> ReplacedError:
 
 def too_late() -> ResumeError:
     """The error of a connection that waited too long for a call."""
-    return ResumeError("unknown: the call has ended, or said too much that was not acknowledged")
+    return ResumeError("unknown: the call has ended, or has too many unacknowledged messages")
 
 
 GONE_KEYS: Final = 4096
@@ -197,7 +197,7 @@ class ResumeTokens:
         if call is None or not any(hmac.compare_digest(claim.key, key) for key in call.keys):
             raise self._why_not(self._gone.get(claim.key, "unknown"))
         if call.owner != claim.owner:
-            raise ResumeError("unknown: this call was begun with another API key")
+            raise ResumeError("unknown: this call was started with another API key")
         if claim.seq >= call.next_seq:
             raise ResumeError(
                 f"unknown: the client has message {claim.seq}, of {call.next_seq} that were noted"
@@ -222,5 +222,5 @@ class ResumeTokens:
             case "replaced":
                 words = "replaced: this token was used, and its call continues with another"
             case _:
-                words = "unknown: no call that can be resumed has this token"
+                words = "unknown: no resumable call has this token"
         return ResumeError(words)

@@ -96,7 +96,9 @@ class Resuming:
         if session.is_closed:
             return
         if session.resumable is not None or key in self._tokens:
-            raise ProtocolError(f"call {session.id} can be resumed already, or its token is another's")
+            raise ProtocolError(
+                f"call {session.id} is resumable already, or its token belongs to another call"
+            )
         session.resumable = call = ResumableCall(session, key, owner, session.id)
         self._tokens.add(call)
 
@@ -181,10 +183,12 @@ class Resuming:
             ServerFullError: the successor's pool has no lease.
         """
         if self._is_draining:
-            raise ResumeError("draining: the server is leaving")
+            raise ResumeError("draining: the server is shutting down")
         call = self._tokens.find(claim)
         if not self._give_lease(successor):
-            raise ServerFullError("every place of this front end is taken; try again in 1 s", retry_after_s=1)
+            raise ServerFullError(
+                "every place of this front end is in use; try again in 1 s", retry_after_s=1
+            )
         call.successor, call.claim, successor.resumable = successor, claim, call
         if call.state is not ResumeState.MOVING:
             call.settle()
@@ -319,7 +323,7 @@ class Resuming:
         """
         key, *former = facts.keys
         if self._is_draining:
-            raise HandOverError("this worker is leaving too")
+            raise HandOverError("this worker is shutting down, too")
         if self._tokens.was_here(key):
             raise HandOverError("this worker has this call already, or had it")
         call = ResumableCall(session, key, facts.owner, facts.call, former_key=next(iter(former), None))

@@ -253,10 +253,10 @@ class SessionManager:
         """Admit no further caller; waiting ones get a DrainingError, detached calls end unless kept."""
         if not keeps_detached:
             for session in self.resuming.drain():
-                self.end(session, ResumeError("draining: the server is leaving"))
+                self.end(session, ResumeError("draining: the server is shutting down"))
         for session in self._admission.drain():
             self._metrics.admissions[AdmissionOutcome.DRAINING].inc()
-            self.end(session, DrainingError("the server is leaving; its queue is closed"))
+            self.end(session, DrainingError("the server is shutting down; its queue is closed"))
 
     def end_all(self, error: AntiphonError) -> None:
         """End every session: detached, waiting and active ones."""

@@ -262,7 +262,7 @@ def make_sized(
     if found is None:
         backend.close()
         raise ConfigError(
-            f"backend {backend.info.name} does not say what memory a row takes; give a number of slots"
+            f"backend {backend.info.name} does not report the memory of a row; give a number of slots"
         )
     fitting = min(
         rows_that_fit(

@@ -105,7 +105,7 @@ class EngineClient:
         """Open a session; done once the engine has answered.
 
         Raises:
-            SessionFailedError: the engine's process is gone.
+            SessionFailedError: the engine's process has ended.
             ServerFullError: as :meth:`send`.
         """
         answer = self._expect(session.id)
@@ -129,7 +129,7 @@ class EngineClient:
 
     def _expect(self, key: str | int) -> asyncio.Future[None]:
         if self.is_lost:
-            raise SessionFailedError("the engine's process is gone")
+            raise SessionFailedError("the engine's process has ended")
         answer = self._answers[key] = self.loop.create_future()
         return answer
 
@@ -201,7 +201,7 @@ class EngineClient:
 
     def close(self) -> None:
         """End all sessions, on both sides."""
-        self.lose("this front end leaves")
+        self.lose("this front end closes")
 
 
 class EnginePort:
@@ -386,8 +386,8 @@ async def connect(control: socket.socket) -> Mapping[str, EnginePort]:
 
     def lost(reason: str) -> None:
         if not hello.done():
-            hello.set_exception(SessionFailedError(f"the engine's process did not say hello: {reason}"))
-        client.lose(f"the engine's process is gone: {reason}")
+            hello.set_exception(SessionFailedError(f"the engine's process sent no hello: {reason}"))
+        client.lose(f"the engine's process has ended: {reason}")
 
     control_socket = MessageSocket(control, messages.NOTICES, handle, lost=lost)
     client = EngineClient(control_socket.send, loop)

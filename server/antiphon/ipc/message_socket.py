@@ -215,7 +215,7 @@ class MessageSocket(Generic[M]):
         if not self._waiting and self._sent(data, descriptors):
             return
         if len(self._waiting) >= MAX_WAITING:
-            self._fail("it takes no messages")
+            self._fail("it reads no messages")
             return
         self._waiting.append((data, _duplicates(descriptors)))
         self._loop.add_writer(self._socket, self._write)
@@ -257,11 +257,11 @@ class MessageSocket(Generic[M]):
                     has_failed = True
                     continue
             if not data:
-                self._fail("its process has gone")
+                self._fail("its process has ended")
                 return False
             try:
                 if data[:1] == IS_FILE and not descriptors:
-                    lost = self._codec.instead(data[1:], "no open file was left for a long message")
+                    lost = self._codec.instead(data[1:], "no file descriptor was free for a long message")
                     if lost is not None:
                         self._receive(0, lost, [])
                     continue
@@ -345,7 +345,7 @@ def local_pair() -> tuple[LocalSocket[Any], LocalSocket[Any]]:
 
 def _end(answer: asyncio.Future[Any]) -> None:
     """Fail a question to a process that is gone."""
-    answer.set_exception(SessionFailedError("the process that was asked is gone"))
+    answer.set_exception(SessionFailedError("the process of the request has ended"))
     answer.exception()  # mark as retrieved: its owner may no longer wait
 
 

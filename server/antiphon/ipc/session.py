@@ -230,7 +230,7 @@ class Session:
             return
         has_taken = self.lease is not None and bool(self._engine.taken[self.lease])
         if has_taken or self.queue_frames or self._takes_no_more:
-            raise SessionError("a prompt came after the first input; it must precede all input")
+            raise SessionError("a prompt arrived after the first input; it must precede all input")
         self._link.send(messages.Prime(self.id, self._prompts + 1, prompt))
         self._prompts, self._is_primed = self._prompts + 1, False
         if self.state is SessionState.ACTIVE:

@@ -98,7 +98,7 @@ class TransformerConfig:
         if bool(config.get("cross_attention")) != bool(cross_positions):
             raise UnsupportedError(
                 f"cross_attention is {config.get('cross_attention')!r}, "
-                f"but there are {cross_positions} positions of voices to look at"
+                f"but there are {cross_positions} positions of voices"
             )
         return cls(
             config["dim"],
@@ -168,7 +168,7 @@ class DepformerConfig:
         """
         position = config.get("depformer_pos_emb", "sin")
         if position != "none":
-            raise UnsupportedError(f"depformer_pos_emb is {position!r}; only 'none' can be run")
+            raise UnsupportedError(f"depformer_pos_emb is {position!r}; only 'none' is supported")
         gating = config.get("depformer_gating", config.get("gating", "none"))
         if gating == "none":
             raise UnsupportedError("depformer_gating is 'none'; a depformer without gating cannot be run")

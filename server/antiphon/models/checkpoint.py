@@ -183,7 +183,7 @@ class Checkpoint:
             return "install the package antiphon-weights (in a checkout: pip install ./weights)"
         if self.ref in BUILTIN:
             return "install the package again: pip install --force-reinstall --no-deps antiphon"
-        return f"copy it again from where the folder comes from, or, if you changed it: {SKIP_DIGESTS}"
+        return f"copy it again from its source, or, if you changed it: {SKIP_DIGESTS}"
 
 
 def read_checkpoint(source: FileSource, ref: str) -> Checkpoint:

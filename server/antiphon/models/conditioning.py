@@ -179,7 +179,7 @@ def check_conditions(config: Mapping[str, Any]) -> None:
         if wanted.get(name) != joined.get(name):
             raise UnsupportedError(
                 f"the condition '{name}' is joined by {joined.get(name)!r}; only tables can be added, and "
-                f"only {CONDITION} be looked at by cross-attention"
+                f"only {CONDITION} can be used by cross-attention"
             )
 
 

@@ -176,7 +176,7 @@ def persona_prompt(spec: ModelSpec, text_tokens: Sequence[int], voice: VoiceProm
     if count > lm.context:
         raise UnsupportedError(
             f"this persona is {count} frames long ({spoken} of voice, {len(text_tokens)} of text, "
-            f"{2 * pause} of silence), but the model looks back {lm.context}"
+            f"{2 * pause} of silence), but the model's context is {lm.context}"
         )
     frames = np.empty((count, 1 + lm.n_q), dtype=np.int32)
     frames[:] = (lm.text_padding_id, *SILENCE_CODES, *SINE_CODES)

@@ -45,7 +45,7 @@ class RowParameters:
         if p.repetition_penalty_context > RECENT_WORDS:
             raise UnsupportedError(
                 f"a repetition penalty over {p.repetition_penalty_context} words, "
-                f"but only {RECENT_WORDS} are remembered"
+                f"but only {RECENT_WORDS} are kept"
             )
         temperature = np.array((p.text_temperature, p.audio_temperature), np.float32)
         penalty = np.float32(p.repetition_penalty)

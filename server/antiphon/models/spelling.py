@@ -97,7 +97,9 @@ class Unspoken:
 
     def error(self) -> ProtocolError:
         """The error for a text without any word that can be spoken."""
-        return ProtocolError(f"this model can say nothing of this text: {', '.join(map(repr, self.names))}")
+        return ProtocolError(
+            f"this model cannot speak any word of this text: {', '.join(map(repr, self.names))}"
+        )
 
 
 class Speller:

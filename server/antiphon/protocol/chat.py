@@ -91,20 +91,20 @@ def parse_chat_query(
     request = ChatRequest(replace(defaults, **given), text_prompt=text, voice_prompt=voice)
     extended = query.get("ext", "0")
     if extended not in ("0", "1"):
-        raise ProtocolError(f"ext={extended[:20]!r} is not known: 1 asks for the extension, 0 does not")
+        raise ProtocolError(f"ext={extended[:20]!r} is not known: 1 requests the extension, 0 does not")
     if extended == "0":
         return request
     format_ = _choice(AudioFormat, "format", query.get("format", AudioFormat.OGG), ", ".join(AudioFormat))
-    words = "1 asks for a call that can be resumed, again resumes one"
+    words = "1 requests a resumable call, again resumes one"
     resume = _choice(ResumeMode, "resume", query.get("resume", ResumeMode.NO), words)
     if resume is not ResumeMode.NO and format_ is AudioFormat.OGG:
         raise ProtocolError(
             f"resume={resume} with format=ogg: a stream of pages cannot be joined; "
-            "ask for opus, pcm_s16le or pcm_f32le"
+            "request opus, pcm_s16le or pcm_f32le"
         )
     consent = query.get("consent", "")
     if consent not in ("", "record"):
-        raise ProtocolError(f"consent={consent[:20]!r} is not known: record agrees to being recorded")
+        raise ProtocolError(f"consent={consent[:20]!r} is not known: record is consent to a recording")
     return replace(
         request,
         extended=True,

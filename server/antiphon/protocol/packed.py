@@ -56,7 +56,7 @@ def unpack_map(data: bytes) -> dict[str, Any]:
             f"{len(data)} bytes are no msgpack: {str(error) or type(error).__name__}"
         ) from error
     if not isinstance(value, dict):
-        raise ProtocolError(f"a msgpack {type(value).__name__} came, a map is needed")
+        raise ProtocolError(f"a msgpack {type(value).__name__} was sent, a map is needed")
     return value
 
 

@@ -199,7 +199,7 @@ class Responses:
         self._progress.waited_ms += self._frame_ms
         if self._progress.waited_ms < WAIT_MS:
             return []
-        return self._fail(SILENT, f"the model has said nothing for {WAIT_MS / 1000:g} s")
+        return self._fail(SILENT, f"the model has not spoken for {WAIT_MS / 1000:g} s")
 
     def _open(self, request: ResponseRequest) -> list[Event]:
         output = request.output or self.output

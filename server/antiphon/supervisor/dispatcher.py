@@ -206,7 +206,7 @@ class Dispatcher:
                 return
             (connection, address), refusal = least, "too many connections wait"
         self._turn_away(connection)
-        self._log.warning("connection turned away", of="address", address=address, reason=refusal)
+        self._log.warning("connection rejected", of="address", address=address, reason=refusal)
 
     def _turn_away(self, connection: socket.socket) -> None:
         self._loop.remove_reader(connection.fileno())

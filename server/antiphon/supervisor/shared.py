@@ -124,7 +124,7 @@ class SeenRequests:
         while len(self._until_s) > KEPT_REQUESTS and (oldest := next(iter(self._until_s.items())))[1] < now_s:
             del self._until_s[oldest[0]]
         if header in self._until_s:
-            return "this request has come before; each is signed for itself"
+            return "this request was received before; each needs its own signature"
         self._until_s[header] = now_s + 2 * FRESH_S
         return ""
 

@@ -191,7 +191,7 @@ class Supervisor:
         first: list[Child] = []
         for number in numbers:
             if not self._running_engines:
-                self._give_up("every engine has ended before the front ends have begun")
+                self._give_up("every engine has ended before the front ends have started")
                 return []
             first.append(await self._start_front_end(number))
         await asyncio.gather(*(asyncio.shield(child.ready) for child in first))
@@ -302,7 +302,7 @@ class Supervisor:
         is_served = any(child.is_ready for child in self._front_ends.values())
         self._unserved_s = 0.0 if is_served or not self.opened.is_set() else self._unserved_s + elapsed_s
         if self._unserved_s > UNSERVED_S and not self._is_leaving and not self._lost:
-            self._give_up(f"no front end has begun for {UNSERVED_S:g} s")
+            self._give_up(f"no front end has started for {UNSERVED_S:g} s")
 
     def _give_up(self, reason: str) -> None:
         self._lost = reason

@@ -1,4 +1,4 @@
-"""Fixtures around small seeded models, and one thread for torch, which is the oracle."""
+"""Fixtures with small seeded models, and one thread for torch, the reference."""
 
 from __future__ import annotations
 

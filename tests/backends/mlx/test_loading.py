@@ -1,4 +1,4 @@
-"""Which files are read, how they are checked, and what is said of those that are not."""
+"""Loading of model files: validation and error messages."""
 
 from __future__ import annotations
 
@@ -167,10 +167,10 @@ def test_what_cannot_be_run_is_said(tmp_path: Path) -> None:
     for change, words in (
         (
             {"cross_attention": True},
-            "cross_attention is True, but there are 0 positions of voices to look at",
+            "cross_attention is True, but there are 0 positions of voices",
         ),
         ({"positional_embedding": "sin"}, "positional_embedding is 'sin'; it can be rope"),
-        ({"depformer_pos_emb": "sin"}, "depformer_pos_emb is 'sin'; only 'none' can be run"),
+        ({"depformer_pos_emb": "sin"}, "depformer_pos_emb is 'sin'; only 'none' is supported"),
         ({"norm": "batch_norm"}, "norm is 'batch_norm'; it can be one of layer_norm"),
         ({"gating": "swish"}, "gating is 'swish'; it can be none, silu"),
         ({"conditioners": {"cfg": {}}}, r"a moshi model with the conditions \['cfg'\] cannot be run"),

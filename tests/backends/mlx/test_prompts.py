@@ -1,4 +1,4 @@
-"""Prompts on mlx: a row that has read one goes on as torch's does, whatever the width of a pass."""
+"""Prompts on mlx: a primed row continues like torch's, for any width of a pass."""
 
 from __future__ import annotations
 

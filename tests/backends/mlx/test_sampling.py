@@ -1,4 +1,4 @@
-"""Sampling on mlx against the numpy reference of the norm."""
+"""Sampling on mlx compared with the numpy reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State that is written where it lies, belongs to rows, and neither grows nor leaks."""
+"""State is updated in place, belongs to one row, and neither grows nor leaks."""
 
 from __future__ import annotations
 

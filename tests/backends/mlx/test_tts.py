@@ -1,4 +1,4 @@
-"""Text to speech on mlx: what upstream's TTSModel says, alone and in a batch."""
+"""Text to speech on mlx compared with upstream's TTSModel, alone and in a batch."""
 
 from __future__ import annotations
 

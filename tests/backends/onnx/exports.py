@@ -1,4 +1,4 @@
-"""Small seeded models as graphs, each exported once until its makers change; they share a codec's graphs."""
+"""Small seeded models as graphs, exported once for each version of the exporter; they share a codec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is chosen by the times of runs, and how these are taken."""
+"""Measured choices at the start, and the measurements."""
 
 from __future__ import annotations
 

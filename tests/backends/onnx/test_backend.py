@@ -1,4 +1,4 @@
-"""The onnx backend around its graphs, on the built-in models; the contract suite has the rest."""
+"""The onnx backend around its graphs, with the built-in models, in addition to the contract suite."""
 
 from __future__ import annotations
 

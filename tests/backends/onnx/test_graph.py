@@ -1,4 +1,4 @@
-"""One graph: what is bound where, what of it is never copied, and what is refused when it is loaded."""
+"""One graph: bindings, tensors that are never copied, and invalid graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work that a measurement at the start has beside it."""
+"""The concurrent load during a measurement at the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The onnx backend beside the torch backend, in float32: the same tokens and samples."""
+"""The onnx backend compared with torch in float32: tokens and samples are equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One stage over named rows: in windows where its state lies, or packed; the rows' results are the same."""
+"""One stage over given rows: windows in place and packed copies give the same results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text to speech by graphs, beyond the contract: voices, what is never copied, and weights in 8 bits."""
+"""Text to speech by graphs, in addition to the contract: voices, copies, 8-bit weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows are run together, and what that costs."""
+"""Grouping of rows into windows, and its cost."""
 
 from __future__ import annotations
 

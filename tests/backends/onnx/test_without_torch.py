@@ -1,4 +1,4 @@
-"""The base installation: with torch out of reach, the server serves echo by its graphs, and answers."""
+"""A base installation without torch serves echo by its graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small Pocket-TTS model of the package's own making, and the hand that has its rows speak."""
+"""A small Pocket-TTS model made by the package, and a driver for its rows."""
 
 from __future__ import annotations
 

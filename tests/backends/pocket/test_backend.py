@@ -1,4 +1,4 @@
-"""Rows that speak beside one another, come, go and fail, and what the backend says of itself."""
+"""Concurrent rows that start, end and fail, and the properties reported by the backend."""
 
 from __future__ import annotations
 

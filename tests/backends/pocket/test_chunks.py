@@ -1,4 +1,4 @@
-"""Words to chunks: as the package puts a whole text together, and never otherwise for how it comes."""
+"""Division of text into chunks equals the package's, however the text arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row says is what the package says, sample for sample, given the same noise."""
+"""The audio of a row equals the package's sample for sample, with the same noise."""
 
 from __future__ import annotations
 

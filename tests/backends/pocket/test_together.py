@@ -1,4 +1,4 @@
-"""Rows that think together say what each says alone, and the package with it."""
+"""Rows with a shared model step give the same audio as separate rows and the package."""
 
 from __future__ import annotations
 

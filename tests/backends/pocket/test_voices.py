@@ -1,4 +1,4 @@
-"""Voices of recordings: heard once each, however the hearing and those who wait for it meet."""
+"""Voices from recordings: each is encoded once, also under concurrent requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triton kernels compiled for a card that need not be here."""
+"""Triton kernels compiled for a GPU on a machine without one."""
 
 from __future__ import annotations
 

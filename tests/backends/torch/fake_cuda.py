@@ -1,4 +1,4 @@
-"""CUDA tensors without a card: devices, dtypes and shapes are a card's, and no memory is behind them.
+"""Fake CUDA tensors without a GPU: device, dtype and shape, without memory.
 
 torch's CPU build has no guard for CUDA devices, which indexing asks for; two lines of C++ register one that
 does nothing. Launches of Triton kernels are noted as Triton would specialise them, so that each can be

@@ -1,4 +1,4 @@
-"""Triton's interpreter, without what it does again at every call."""
+"""Triton's interpreter without its repeated work for each call."""
 
 from __future__ import annotations
 

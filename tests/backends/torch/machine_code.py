@@ -1,4 +1,4 @@
-"""A compiled kernel's machine code, counted: what it asks of a card's units, in its loops and around them."""
+"""Instruction counts of a compiled kernel's machine code, inside and outside of loops."""
 
 from __future__ import annotations
 

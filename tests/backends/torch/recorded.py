@@ -1,4 +1,4 @@
-"""A graph for machines without CUDA: what a stage asks of torch, written down once and done again.
+"""A recorded graph for machines without CUDA: the torch operations of a stage, replayed.
 
 As a CUDA graph does, a replay repeats the same operations on the same memory, and runs no line of Python in
 between: whatever the host would decide anew is frozen. Operations run while they are recorded, which a

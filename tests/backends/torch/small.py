@@ -1,4 +1,4 @@
-"""Small seeded models in upstream's own layout, and upstream's modules around them as the oracle."""
+"""Small seeded models in upstream's layout, and upstream's modules as the reference."""
 
 from __future__ import annotations
 

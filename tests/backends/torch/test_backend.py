@@ -1,4 +1,4 @@
-"""The torch backend as a whole, against upstream's own loops; the contract suite has the rest."""
+"""The whole torch backend compared with upstream's loops, in addition to the contract suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a tick can be captured as CUDA graphs, asked without CUDA.
+"""Whether a tick can be captured as CUDA graphs, checked without CUDA.
 
 A stage is recorded operation by operation: it must not wait for the host, nor read any memory but static
 buffers and its own, nor leave any behind; and a session whose ticks are replays must equal one whose ticks

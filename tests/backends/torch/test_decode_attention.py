@@ -1,4 +1,4 @@
-"""The attention kernels compile for a card, within its bounds."""
+"""The attention kernels compile for a GPU within its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When attention runs as Triton kernels."""
+"""Conditions for attention by Triton kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""INT8 linears: right numbers, rows kept apart, and the kernels that are meant to run."""
+"""INT8 linear layers: exact numbers, independent rows, and the intended kernels."""
 
 from __future__ import annotations
 

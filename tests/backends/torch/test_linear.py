@@ -1,4 +1,4 @@
-"""Linears that oneDNN has a layout for on this CPU, and those that it has none for."""
+"""Linear layers with and without a oneDNN layout on this CPU."""
 
 from __future__ import annotations
 

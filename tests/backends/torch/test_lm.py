@@ -1,4 +1,4 @@
-"""Our language models against upstream's, for every published shape."""
+"""Language models compared with upstream's, for every published shape."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def test_integers_that_mean_nothing_are_refused(moshi: LMPair, tmp_path: Path) -
     [
         ({"positional_embedding": "sin"}, "positional_embedding is 'sin'; it can be rope"),
         ({"norm_emb": True}, "norm_emb is True; only False can be run"),
-        ({"depformer_pos_emb": "rope"}, "depformer_pos_emb is 'rope'; only 'none' can be run"),
+        ({"depformer_pos_emb": "rope"}, "depformer_pos_emb is 'rope'; only 'none' is supported"),
         ({"depformer_gating": "none"}, "a depformer without gating cannot be run"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Our Mimi against upstream's, and against itself under every way of being called."""
+"""Mimi compared with upstream's, and with itself for each way to call it."""
 
 from __future__ import annotations
 

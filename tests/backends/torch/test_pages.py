@@ -1,4 +1,4 @@
-"""Rings in pages hold what rings in one piece hold: snapshots, restores and reads are the same bits."""
+"""Paged rings equal contiguous rings bit by bit: snapshots, restores and reads."""
 
 from __future__ import annotations
 

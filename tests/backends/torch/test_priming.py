@@ -1,4 +1,4 @@
-"""Prompts of the torch backend, against upstream's loop and our own with every token forced."""
+"""Prompts of the torch backend compared with upstream's loop and with forced steps."""
 
 from __future__ import annotations
 

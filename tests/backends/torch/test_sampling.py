@@ -1,4 +1,4 @@
-"""Sampling on the device against the numpy reference of the norm."""
+"""Sampling on the device compared with the numpy reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a stage runs, is captured and is replayed, over a stand-in for CUDA that only takes notes."""
+"""When a stage runs, is captured and is replayed, with a recording fake of CUDA."""
 
 from __future__ import annotations
 

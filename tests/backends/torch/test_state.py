@@ -1,4 +1,4 @@
-"""State as named tensors: what a tick's reset renews, and what it leaves."""
+"""State as named tensors: the parts that a tick resets, and those that it keeps."""
 
 from __future__ import annotations
 

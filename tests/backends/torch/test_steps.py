@@ -1,4 +1,4 @@
-"""The kernels, interpreted in a process of their own: the variable that asks for it is for all."""
+"""Runs the interpreted kernels in a separate process, since the interpreter's variable is global."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""INT4 and FP8 linears, and what a file may hold beside a weight."""
+"""INT4 and FP8 linear layers, and the tensors stored with a weight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text to speech guided by what the model would say untold: as upstream's TTSModel with ``cfg_coef``."""
+"""Guided text to speech compared with upstream's TTSModel with ``cfg_coef``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published sizes, reached from the shapes alone."""
+"""The published sizes, computed from the shapes."""
 
 from __future__ import annotations
 

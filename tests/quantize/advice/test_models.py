@@ -1,4 +1,4 @@
-"""``antiphon models``: what it lists, what it recommends, and the override it writes."""
+"""``antiphon models``: its list, recommendations, and the compose override."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_a_text_model_for_each_envelope(capsys: pytest.CaptureFixture[str]) -> N
 def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--fits", "1GB", "--modality", "duplex"]) == 1
     assert re.fullmatch(
-        r"nothing fits: 1 session in 1,000,000,000 bytes; memory is the limit: the least that is needed is "
+        r"nothing fits: 1 session in 1,000,000,000 bytes; memory is the limit: the minimum is "
         r"[\d,]+ bytes, and 10% stays free; see 'antiphon models'\n",
         capsys.readouterr().err,
     )

@@ -1,4 +1,4 @@
-"""A clock that stands still unless told, and a backend whose every tick takes the time it is given."""
+"""A fake clock, and a backend whose ticks take given times."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_two_models_by_turns_and_a_gate_that_failed(
     ("line", "said"),
     [
         (["--rows", "one"], "rows = 'one' is no list of numbers such as 1,2,4"),
-        (["--rows", "4,2"], r"rows \[4, 2\] must be different whole numbers from 1 on, ascending"),
+        (["--rows", "4,2"], r"rows \[4, 2\] must be ascending whole numbers from 1"),
         (["--turns", "0"], "turns = 0 is below 1"),
         (["--baseline", "other"], "baseline 'other' is none of the models measured: tiny"),
         (["--quality", "x.json"], "quality is given without baseline"),

@@ -1,4 +1,4 @@
-"""The card's three forms: JSON that reads back, Markdown with every field, a picture that is one."""
+"""The card as JSON, Markdown and picture: it round-trips, is complete and is valid."""
 
 from __future__ import annotations
 

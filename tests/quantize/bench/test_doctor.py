@@ -1,4 +1,4 @@
-"""``antiphon doctor``: each line with its remedy, and an exit code that says whether a server would start."""
+"""``antiphon doctor``: each line with its remedy, and an exit code for a server that cannot start."""
 
 from __future__ import annotations
 
@@ -118,11 +118,11 @@ def test_absent_extras_are_named_with_their_commands() -> None:
 
 def test_no_libopus_is_missing_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> None:
-        raise AudioError("no libopus: the Python package 'av' carries it (pip install av)")
+        raise AudioError("no libopus: the Python package 'av' contains it (pip install av)")
 
     monkeypatch.setattr(doctor, "load_libopus", none)
     assert check_libopus() == DoctorLine(
-        "libopus", DoctorState.MISSING, "no libopus", "the Python package 'av' carries it (pip install av)"
+        "libopus", DoctorState.MISSING, "no libopus", "the Python package 'av' contains it (pip install av)"
     )
 
 

@@ -1,4 +1,4 @@
-"""A model in a process of its own answers what it is asked, and says why when it cannot."""
+"""A model in a separate process answers requests and reports errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gate writes is read, what it cannot judge is noted, and files go to the models they are for."""
+"""Gate reports in a card: parsing, notes for missing ones, assignment to models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``antiphon bench slots``: the server's own number, confirmed or not, as a file that the server reads."""
+"""``antiphon bench slots``: the server's number is confirmed or refuted, in a file for the server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_slots_are_those_of_the_server() -> None:
         "slots = 75: 13 ticks of 32 ready rows, one every 80 ms, p50 34.00 ms, p99 34.00 ms of 40 ms, 0 late"
     )
     few = found_with(2.0, 1.0, max_slots=4)
-    assert "slots = 4, the most that were asked for: " in summary(few, 4)
+    assert "slots = 4, the requested maximum: " in summary(few, 4)
 
 
 def test_one_row_that_is_too_slow_is_not_in_time() -> None:
@@ -56,7 +56,7 @@ def test_the_server_reads_what_is_written(tmp_path: Path, capsys: pytest.Capture
     assert main(["--model", "tiny", *line, str(out)], clock=clock, sleep=clock.sleep) == 0
     said = capsys.readouterr().out
     assert said.startswith(
-        "slots = 2, the most that were asked for: 5 ticks of 1 ready rows, one every 80 ms, p50 1.00 ms"
+        "slots = 2, the requested maximum: 5 ticks of 1 ready rows, one every 80 ms, p50 1.00 ms"
     )
     assert f"antiphon serve --config '{out}'" in said
     config = parse_command_line(["--config", str(out)])

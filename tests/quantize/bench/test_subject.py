@@ -1,4 +1,4 @@
-"""What a card says of a model, its machine and its memory, apart from the numbers that were timed."""
+"""A card's facts about model, machine and memory."""
 
 from __future__ import annotations
 

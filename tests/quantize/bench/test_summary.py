@@ -1,4 +1,4 @@
-"""From turns to numbers: percentiles that can be counted, ratios within a turn, rows by the server's rule."""
+"""From rounds to numbers: percentiles, ratios within a round, rows by the server's rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timing by a clock that is given: every number is exact."""
+"""Timing with a fake clock: every number is exact."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_more_rows_than_there_are_are_refused() -> None:
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        (((), 1.0, 1, 0), r"rows \[\] must be different whole numbers from 1 on, ascending"),
+        (((), 1.0, 1, 0), r"rows \[\] must be ascending whole numbers from 1"),
         (((2, 1), 1.0, 1, 0), r"rows \[2, 1\] must be different"),
         (((1, 1), 1.0, 1, 0), r"rows \[1, 1\] must be different"),
         (((0, 1), 1.0, 1, 0), r"rows \[0, 1\] must be different"),

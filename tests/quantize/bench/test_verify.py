@@ -1,4 +1,4 @@
-"""``antiphon verify``: parity with upstream that holds and that does not, and what cannot be checked."""
+"""``antiphon verify``: parity with upstream, deviations, and models without a check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step that fails leaves behind."""
+"""State after a failed step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions that share a batch get what upstream's own loop gives each of them alone."""
+"""Sessions in a batch compared with upstream's loop for each alone."""
 
 from __future__ import annotations
 

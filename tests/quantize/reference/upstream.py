@@ -1,4 +1,4 @@
-"""The oracle: one caller on upstream's own loop, at batch 1, loaded by upstream's own loader."""
+"""The reference: one caller on upstream's loop and loader, at batch 1."""
 
 from __future__ import annotations
 

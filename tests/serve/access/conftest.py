@@ -1,4 +1,4 @@
-"""The file of usage is written by a thread of its own, which waits for the machine."""
+"""Waits of tests for the thread that writes the usage file."""
 
 from __future__ import annotations
 

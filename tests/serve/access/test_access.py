@@ -1,4 +1,4 @@
-"""Access: keys on every route, addresses behind proxies, limits that are always given back, the Host."""
+"""Access: keys on every route, addresses behind proxies, released limits, the Host header."""
 
 from __future__ import annotations
 
@@ -402,6 +402,4 @@ async def test_a_name_that_leads_here_is_not_ours() -> None:
         assert (await refused(server, "ext=1", **rebound)).status == 421
         status, text, headers = await server.get("/api/models", **rebound)
         assert (status, headers["X-Content-Type-Options"]) == (421, "nosniff")
-        assert (
-            text == "this server is not 'evil.example'; its operator can say that it is with --allow-host\n"
-        )
+        assert text == "this server is not 'evil.example'; its operator can add the name with --allow-host\n"

@@ -1,4 +1,4 @@
-"""Pages of allowed origins read answers and errors, as Fetch asks for it; others read nothing."""
+"""CORS: pages of allowed origins read answers and errors, other pages do not."""
 
 from __future__ import annotations
 

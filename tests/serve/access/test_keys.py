@@ -1,4 +1,4 @@
-"""API keys: the file, where requests carry them, and how a changed file is taken over."""
+"""API keys: the file, their place in a request, and reloading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Twilio's signature: the values of its own package, and the addresses that a proxy changes."""
+"""Twilio's signature: values of its own package, and addresses behind a proxy."""
 
 from __future__ import annotations
 

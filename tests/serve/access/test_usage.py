@@ -1,4 +1,4 @@
-"""What calls used is kept, counted by key and day, over processes and restarts."""
+"""Usage records are kept by key and day, over processes and restarts."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def test_what_is_no_record_is_passed_over_and_said(
             file.write(json.dumps(asdict(record(log)) | wrong) + "\n")
     log.write(record(log))
     assert await used(log) == 20
-    assert caplog.messages.count("a line of the usage file is no record") == 6
+    assert caplog.messages.count("a line of the usage file is invalid") == 6
 
 
 async def test_a_record_that_was_cut_short_spoils_no_other(
@@ -213,7 +213,9 @@ def test_only_the_group_of_the_server_reads_the_usage_file(tmp_path: Path) -> No
 
 
 def test_a_file_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^usage cannot be kept in .*/usage: No such file or directory$"):
+    with pytest.raises(
+        ConfigError, match=r"^usage cannot be written to .*/usage: No such file or directory$"
+    ):
         UsageLog(tmp_path / "no" / "usage")
 
 

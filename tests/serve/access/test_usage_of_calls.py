@@ -1,4 +1,4 @@
-"""What calls use: a record of each, and keys whose seconds or lives are over."""
+"""Usage of calls: a record for each, and keys with exhausted seconds or expired keys."""
 
 from __future__ import annotations
 

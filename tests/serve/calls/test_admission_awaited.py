@@ -1,4 +1,4 @@
-"""Admission takes its time: who leaves meanwhile, or is cut off, leaves no row behind."""
+"""Slow admission: clients that leave or are cut off meanwhile keep no row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures of an agent's text model through whole calls: what the caller hears, and what the client reads."""
+"""Failures of an agent's text model in whole calls: audio for the caller, events for the client."""
 
 from __future__ import annotations
 

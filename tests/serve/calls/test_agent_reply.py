@@ -1,4 +1,4 @@
-"""A reply that is cut: of its words those stay that a client has heard which plays what it gets at once."""
+"""An interrupted reply: the words that a client without buffering has played are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of a voice agent that outlive their connections: its history, turns and words are as without cuts."""
+"""Resumed calls of a voice agent: history, turns and words equal those of an uncut call."""
 
 from __future__ import annotations
 
@@ -455,7 +455,7 @@ async def test_a_call_is_not_handed_over_and_the_log_says_why(caplog: pytest.Log
         assert (await client.closed()).code == 1001
         await is_left(server)
     (kept,) = [vars(it)["fields"] for it in caplog.records if it.message == "call not handed over"]
-    assert kept["reason"] == "an agent's conversation is in no row, and stays"
+    assert kept["reason"] == "an agent's conversation has no row state, and is not handed over"
 
 
 @pytest.mark.parametrize(("bound", "most"), [("MAX_UNACKNOWLEDGED", 2), ("MAX_UNACKNOWLEDGED_BYTES", 40)])

@@ -1,4 +1,4 @@
-"""What all conversations over a WebSocket share: nobody is kept waiting by one that is over."""
+"""Common rules of conversations over a WebSocket: an ended one does not delay others."""
 
 from __future__ import annotations
 

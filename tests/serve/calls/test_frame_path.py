@@ -1,4 +1,4 @@
-"""The path of a frame, as `python -m tests.repo.report` counts it, is the one that a frame takes."""
+"""The path of a frame counted by `python -m tests.repo.report` equals the traced path."""
 
 from __future__ import annotations
 

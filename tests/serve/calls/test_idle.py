@@ -1,4 +1,4 @@
-"""What keeps a session from idling, on every protocol: seconds of audio, or of speech, and nothing else."""
+"""Idle timeouts of every protocol: only audio or speech counts as activity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fifty callers who come, go and vanish: every frame that comes back is its caller's own, in order."""
+"""Fifty callers that connect, leave and vanish: each gets its own frames, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client of a resumed agent's call continues with: frames that it sends, lacks and gets again."""
+"""Resume of an agent's call: frames to send, missing frames and repeated ones."""
 
 from __future__ import annotations
 

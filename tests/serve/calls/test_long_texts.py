@@ -1,4 +1,4 @@
-"""A text of any length, and a message of any content: bounded before the work, and the work in pieces."""
+"""Long texts and large messages: bounded before processing, and processed in pieces."""
 
 from __future__ import annotations
 

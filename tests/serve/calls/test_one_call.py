@@ -1,4 +1,4 @@
-"""A call has a dialect, a participant and a transport, and each of them works with any other."""
+"""Any dialect, participant and transport can be combined in a call."""
 
 from __future__ import annotations
 

@@ -243,5 +243,5 @@ async def test_ogg_cannot_be_resumed() -> None:
         assert status == 400
         assert text == (
             "resume=1 with format=ogg: a stream of pages cannot be joined; "
-            "ask for opus, pcm_s16le or pcm_f32le\n"
+            "request opus, pcm_s16le or pcm_f32le\n"
         )

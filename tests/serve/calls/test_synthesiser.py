@@ -1,4 +1,4 @@
-"""Who learns that everything was said has had every word of it, whenever the engine comes to its end."""
+"""The end of speech is reported after the last word, whenever the engine reaches it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/api/asr-streaming`` over real sockets: nothing lost, order kept, markers back, errors named."""
+"""``/api/asr-streaming`` over sockets: complete, in order, with markers and named errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole way, beside upstream's own loop on the same checkpoint: the same words at the same times."""
+"""The whole server compared with upstream's loop on one checkpoint: equal words and times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile and deaf peers of ``/api/asr-streaming``: an error for them, nothing for anybody else."""
+"""Hostile peers of ``/api/asr-streaming``, also without reads: they get an error, others no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/api/chat as stock clients see it: handshake, refusals, and nothing they cannot read."""
+"""/api/chat with stock clients: handshake, refusals, and only messages that they parse."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_a_full_server_is_503_with_retry_after() -> None:
         status, text, response = await refusal(server)
         assert status == 503
         assert int(response.headers["Retry-After"]) >= 1
-        assert "the only row is taken" in text
+        assert "the only row is in use" in text
 
 
 async def test_a_plain_request_to_a_full_server_is_told_so_and_takes_no_row() -> None:
@@ -188,7 +188,7 @@ async def test_a_plain_request_to_a_full_server_is_told_so_and_takes_no_row() ->
         for _ in range(3):
             status, text, headers = await server.get("/api/chat?ext=1")
             assert (status, json.loads(text)["code"]) == (503, 1013)
-            assert json.loads(text)["error"].startswith("the only row is taken")
+            assert json.loads(text)["error"].startswith("the only row is in use")
             assert int(headers["Retry-After"]) >= 1
         assert (await server.get("/api/chat?ext=1&wait=5"))[0] == 426  # a socket would be let wait
         assert 'outcome="full"} 0.0' in (await server.get("/metrics"))[1]  # nobody was refused
@@ -200,7 +200,7 @@ async def test_a_plain_request_to_a_server_that_leaves_is_told_so() -> None:
         status, text, headers = await server.get("/api/chat?ext=1&wait=5")
         assert (status, headers["Retry-After"]) == (503, "10")
         assert json.loads(text) == {
-            "error": "the server is leaving and takes no new sessions",
+            "error": "the server is shutting down and admits no new sessions",
             "code": 1001,
         }
 

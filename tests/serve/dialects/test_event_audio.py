@@ -1,4 +1,4 @@
-"""Files that clients append in chunks, as a browser's recorder makes them: none of their bytes is heard."""
+"""Chunked files in audio events, as from a browser's recorder: refused without an effect on the model."""
 
 from __future__ import annotations
 

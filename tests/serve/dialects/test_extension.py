@@ -261,7 +261,7 @@ async def test_a_full_server_accepts_extended_clients_to_tell_them() -> None:
         assert (error.fields["code"], "retry_after_s" in error.fields) == (1013, True)
         closed = await refused.closed()
         assert closed.code == 1013
-        assert "the only row is taken" in closed.reason
+        assert "the only row is in use" in closed.reason
 
 
 async def test_a_failed_step_ends_only_the_sessions_it_touched() -> None:

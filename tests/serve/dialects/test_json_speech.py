@@ -233,9 +233,12 @@ async def test_a_connection_between_requests_gets_the_end_of_the_server() -> Non
     async with speaking(spec=ONE_VOICE) as (server, _), client(server, TTS) as own:
         await spoken_once(own)
         await server.eventually(lambda: len(server.services.waiting) == 1)
-        await close_calls(server.app, DrainingError("the server is leaving"))
-        assert await own.closed() == Closed(1001, "the server is leaving")
-        assert (own.messages[-1]["message"], own.messages[-1]["code"]) == ("the server is leaving", 1001)
+        await close_calls(server.app, DrainingError("the server is shutting down"))
+        assert await own.closed() == Closed(1001, "the server is shutting down")
+        assert (own.messages[-1]["message"], own.messages[-1]["code"]) == (
+            "the server is shutting down",
+            1001,
+        )
         assert not server.services.waiting
 
 

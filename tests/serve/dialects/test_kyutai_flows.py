@@ -1,4 +1,4 @@
-"""Kyutai's own clients, said again from the wire up, to a server that is a process of its own.
+"""Reimplementations of Kyutai's clients with a server in a separate process.
 
 Their flows are ``scripts/stt_from_file_rust_server.py`` and ``scripts/tts_rust_streaming.py`` of
 kyutai-labs/delayed-streams-modeling. As there, ``websockets`` and ``msgpack`` are all that speaks: nothing

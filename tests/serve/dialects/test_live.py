@@ -1,4 +1,4 @@
-"""OpenAI Live against a server with the null backend: what is promised, refused, ignored, and how it ends."""
+"""OpenAI Live with the null backend: supported, refused and ignored events, and the end."""
 
 from __future__ import annotations
 
@@ -313,9 +313,9 @@ async def test_a_server_that_leaves_says_so_and_closes_with_1012() -> None:
         call.announce_draining(5.0)
         info = await client.event("info")
         assert (info["code"], info["message"]) == ("server_draining", "the server shuts down within 5 s")
-        call.end(DrainingError("the server is leaving"))
+        call.end(DrainingError("the server is shutting down"))
         assert (await client.error())["code"] == "server_draining"
-        assert await client.closed() == Closed(1012, "the server is leaving")
+        assert await client.closed() == Closed(1012, "the server is shutting down")
 
 
 async def test_a_plain_get_is_told_that_this_is_a_websocket() -> None:

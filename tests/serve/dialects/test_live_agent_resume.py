@@ -1,4 +1,4 @@
-"""Sessions of OpenAI Live with a voice agent that outlive their connections."""
+"""Resumed sessions of OpenAI Live with a voice agent."""
 
 from __future__ import annotations
 

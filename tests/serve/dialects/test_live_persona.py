@@ -1,4 +1,4 @@
-"""``instructions`` and ``voice`` of OpenAI Live: a persona where the model takes one, else notices."""
+"""``instructions`` and ``voice`` of OpenAI Live: a persona if the model has prompts, else notices."""
 
 from __future__ import annotations
 

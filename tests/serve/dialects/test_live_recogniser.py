@@ -1,4 +1,4 @@
-"""Transcripts of the caller in OpenAI Live: a recogniser's row beside the talker's."""
+"""Transcripts of the caller in OpenAI Live: a recogniser's row next to the talker's."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_without_a_free_row_of_the_recogniser_one_notice_and_the_call_goes
     np.testing.assert_allclose(heard[120:], said[120:], atol=2e-4)
     (notice,) = client.of("info")
     assert notice["code"] == "input_transcript_unavailable"
-    assert notice["message"] == ("no transcript of the input: the only row is taken")
+    assert notice["message"] == ("no transcript of the input: the only row is in use")
     assert client.of(INPUT) == []
 
 

@@ -1,4 +1,4 @@
-"""Sessions of OpenAI Live that outlive their connections: words once, audio with a gap, tokens of one use."""
+"""Resumed sessions of OpenAI Live: words once, audio with a gap, single-use tokens."""
 
 from __future__ import annotations
 

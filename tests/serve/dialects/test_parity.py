@@ -1,4 +1,4 @@
-"""Callers of one server get what upstream's own loop gives each of them alone, from the same Ogg bytes."""
+"""Concurrent callers compared with upstream's loop for each alone, with the same Ogg bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenAI Realtime against servers with the null backend: what is promised, refused, and how it ends."""
+"""OpenAI Realtime with the null backend: supported events, refusals, and the end."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def test_a_response_that_is_asked_for_repeats_its_metadata() -> None:
 
 
 TEXT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello."}]}
-UNREAD = "the model null-echo answers only what it hears by input_audio_buffer.append"
+UNREAD = "the model null-echo answers only audio from input_audio_buffer.append"
 
 
 @pytest.mark.parametrize(
@@ -337,9 +337,9 @@ async def test_a_server_that_leaves_says_so() -> None:
     async with serving() as server, realtime_client(server) as client:
         await client.event("session.created")
         (call,) = server.services.calls
-        call.end(DrainingError("the server is leaving"))
+        call.end(DrainingError("the server is shutting down"))
         assert (await client.error())["code"] == "server_draining"
-        assert await client.closed() == Closed(1012, "the server is leaving")
+        assert await client.closed() == Closed(1012, "the server is shutting down")
 
 
 async def test_a_client_that_is_silent_is_answered_in_time_all_the_same() -> None:

@@ -1,4 +1,4 @@
-"""Transcripts in OpenAI Realtime: sessions of their own, and those of a conversation's caller."""
+"""Transcripts in OpenAI Realtime: transcription sessions and the caller of a conversation."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_turns_are_told_that_the_recogniser_has_no_free_row_and_an_update_
                 failed = await client.event("conversation.item.input_audio_transcription.failed")
                 items.append(failed["item_id"])
                 assert failed["error"]["message"].startswith("no transcript of the input: ")
-                assert "the only row is taken" in failed["error"]["message"]
+                assert "the only row is in use" in failed["error"]["message"]
             assert items == [it["item_id"] for it in client.of("input_audio_buffer.committed")]
         await server.eventually(lambda: recogniser_of(server).health().active == 0)
         await client.update(audio={"input": MANUAL})

@@ -1,4 +1,4 @@
-"""The unmodified ``moshi.client`` against our server, with a sound card made of arrays."""
+"""The unmodified ``moshi.client`` with this server and a fake sound card."""
 
 from __future__ import annotations
 

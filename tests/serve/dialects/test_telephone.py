@@ -1,4 +1,4 @@
-"""Telephone calls: Twilio's and Telnyx's messages against a server with the null backend."""
+"""Telephone calls: Twilio's and Telnyx's messages with the null backend."""
 
 from __future__ import annotations
 

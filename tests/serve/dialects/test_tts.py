@@ -1,4 +1,4 @@
-"""``/api/tts_streaming`` over WebSockets: what is said, in which format, and when it ends."""
+"""``/api/tts_streaming`` over WebSockets: content, formats and end."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_text_of_nothing_that_can_be_said_ends_with_an_error(format_: st
         closed = await client.until(Closed)
         await server.is_empty()
     assert closed.code == 1007
-    assert closed.reason == "this model can say nothing of this text: '\u96ea'"
+    assert closed.reason == "this model cannot speak any word of this text: '\u96ea'"
     assert len(client.told(kyutai.Error)) == (format_ == "PcmMessagePack")
 
 
@@ -194,7 +194,7 @@ def packed(**fields: Any) -> bytes:
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (b"\x01", "a msgpack int came, a map is needed"),
+        (b"\x01", "a msgpack int was sent, a map is needed"),
         (b"\xdd\xff\xff\xff\xff", "are no msgpack"),
         (packed(type="Audio", pcm=[]), "'Audio' is not known here; there are: Text, Voice, Eos"),
         (packed(type="Text", text=7), "Text.text is a int, text is needed"),

@@ -1,4 +1,4 @@
-"""A small tts model behind the whole server says what upstream's TTSModel says, to everybody in the batch."""
+"""A small tts model behind the server compared with upstream's TTSModel, in a batch."""
 
 from __future__ import annotations
 

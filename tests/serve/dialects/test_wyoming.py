@@ -1,4 +1,4 @@
-"""Home Assistant's services over a TCP port: a peer that speaks Wyoming to a server with null models."""
+"""Home Assistant's services over TCP: a Wyoming client with null models."""
 
 from __future__ import annotations
 
@@ -363,7 +363,7 @@ async def test_a_server_that_leaves_lets_answers_end_and_begins_none() -> None:
             await server.eventually(lambda: server.services.models.first.engine.health().draining)
             late.send("transcript", {"text": "hello"})
             error = await late.receive()
-            assert (error.type, error.data["text"]) == ("error", "the server is leaving")
+            assert (error.type, error.data["text"]) == ("error", "the server is shutting down")
             assert not leaving.done()
         await asyncio.wait_for(leaving, PATIENCE_S)
 
@@ -384,6 +384,6 @@ async def test_an_answer_that_outlasts_a_drain_ends_with_an_error_and_so_does_an
         for client in (idle, answered):
             error = await client.receive()
             assert (error.type, error.data["code"]) == ("error", "server_draining")
-            assert error.data["text"] == "the server is leaving; calls had 0.05 s to finish"
+            assert error.data["text"] == "the server is shutting down; calls had 0.05 s to finish"
             assert await client.peer.reader.read() == b""
         await asyncio.wait_for(text.is_idle.wait(), PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Further names of models: which there may be, and that every protocol takes them."""
+"""Aliases of models: valid ones, and their use in every protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The announcement of ports by mDNS, on the loopback interface, found as Home Assistant finds it."""
+"""The mDNS announcement of ports on loopback, discovered like Home Assistant does."""
 
 from __future__ import annotations
 

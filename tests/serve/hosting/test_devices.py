@@ -1,4 +1,4 @@
-"""An engine for each device: calls are spread, and one that ends or leaves takes nothing from others."""
+"""An engine for each device: calls are spread, and the end of one affects no other."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_devices_are_listed_or_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None
     assert (ServerConfig(device="cuda").devices, ServerConfig().devices) == (("cuda",), (None,))
     assert front_ends_of(ServerConfig(device="cuda:all"), cpus=20) == 12
     assert front_ends_of(ServerConfig(device="cuda:all", front_ends=3), cpus=20) == 3
-    with pytest.raises(ConfigError, match="names one twice"):
+    with pytest.raises(ConfigError, match="names a device twice"):
         _ = ServerConfig(device="cuda:0,cuda:0").devices
     entries = tuple(ModelConfig(model=name, device="null:0,null:1") for name in ("echo", "tiny"))
     several = ServerConfig(device="null:0,null:1", models=entries).of_engine(1)

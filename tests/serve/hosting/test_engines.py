@@ -1,4 +1,4 @@
-"""From the configured models to running engines: names, what each is served with, and what fails."""
+"""From configured models to running engines: names, settings and failures."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_a_model_that_cannot_be_served_ends_those_before_it(broken: dict[str, An
 
 
 def test_two_models_of_one_name() -> None:
-    twice = "two models are called 'echo'; give them names of their own, as entries of [[models]] in a file"
+    twice = "two models are called 'echo'; give them different names, as entries of [[models]] in a file"
     with pytest.raises(ConfigError) as refused:
         name_models(ServerConfig(model=("echo", "echo")).served)
     assert str(refused.value) == twice

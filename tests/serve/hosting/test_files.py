@@ -1,4 +1,4 @@
-"""The files that options name: a fault in one is a sentence before any model is loaded."""
+"""Files in options: a fault gives an error message before a model is loaded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEY = ["--tls-key", str(TLS / "test-key.pem")]
             "the agent 'aide' takes its text model's key from the environment variable NOT_SET_HERE, which "
             "is not set",
         ),
-        (["--record", "{}/file/in"], "record = '{}/file/in': {}/file is no folder that can be written to"),
+        (["--record", "{}/file/in"], "record = '{}/file/in': {}/file is not a writable folder"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(argv: list[str], sentence: str, tmp_path: Path) -> None:

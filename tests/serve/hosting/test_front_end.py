@@ -1,4 +1,4 @@
-"""A front end's end of its control socket."""
+"""The front end's side of its control socket."""
 
 from __future__ import annotations
 

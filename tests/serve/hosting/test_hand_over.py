@@ -1,4 +1,4 @@
-"""Calls that go from one server process to another, and go on there as if nothing had been."""
+"""Calls that move from one server process to another and continue without a difference."""
 
 from __future__ import annotations
 

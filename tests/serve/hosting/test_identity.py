@@ -1,4 +1,4 @@
-"""Which workers may exchange a call."""
+"""Conditions for the exchange of a call between workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the process ends: drained, cut short, interrupted, or with its device lost."""
+"""The end of the process: drained, timed out, interrupted, or with a lost device."""
 
 from __future__ import annotations
 
@@ -82,7 +82,10 @@ async def test_what_is_left_at_the_deadline_is_closed_with_1001(split: tuple[str
         await client.event("ready")
         server.signal(signal.SIGTERM)
         error = await client.event("error")
-        assert error.fields == {"code": 1001, "message": "the server is leaving; calls had 0.3 s to finish"}
+        assert error.fields == {
+            "code": 1001,
+            "message": "the server is shutting down; calls had 0.3 s to finish",
+        }
         closed = await client.closed()
         assert (closed.code, closed.reason) == (1001, error.fields["message"])
         assert await server.exit_code() == 0

@@ -1,4 +1,4 @@
-"""What one connection and one address may take: each bound of docs/reliability.md that has no other test."""
+"""Limits of a connection and an address: the bounds of docs/reliability.md without another test."""
 
 from __future__ import annotations
 

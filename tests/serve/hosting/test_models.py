@@ -1,4 +1,4 @@
-"""Several models in one process: who answers whom, and how each one's health is told."""
+"""Several models in one process: routing of requests, and the health of each model."""
 
 from __future__ import annotations
 

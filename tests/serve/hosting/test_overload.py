@@ -1,4 +1,4 @@
-"""Overload: the loop's lag is measured, stops admission and lets it go on; no handler keeps the loop long."""
+"""Overload: event loop lag is measured and stops admission; handlers run in short steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes as one server: whoever is killed or stopped takes nothing from the others."""
+"""Several processes as one server: a killed or stopped one does not affect the others."""
 
 from __future__ import annotations
 

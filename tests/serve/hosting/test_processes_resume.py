@@ -1,4 +1,4 @@
-"""Calls whose front end dies go on through another; so do calls that come back to another one."""
+"""Resume through another front end, after a dead one or by choice."""
 
 from __future__ import annotations
 

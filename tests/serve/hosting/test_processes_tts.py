@@ -1,4 +1,4 @@
-"""Stock flows of every kind of model, with models that run, over two front ends."""
+"""Stock flows of every kind of model with two front ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections of TCP ports: their bounds, whatever is spoken on them."""
+"""Limits of connections to TCP ports, for every protocol."""
 
 from __future__ import annotations
 

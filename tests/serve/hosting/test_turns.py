@@ -1,4 +1,4 @@
-"""Turns: in order, fair between conversations, bounded in time, and never fatal to the others."""
+"""Turns: in order, fair, bounded in time; a failure stays in its conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings: none without both consents, all of it with them, and never more than there may be."""
+"""Recordings: only with both consents, complete, and within the limits."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_consent_is_a_word_and_nothing_else() -> None:
     assert not parse_chat_query(
         {"consent": "record"}, defaults=defaults, max_wait_s=600.0
     ).may_record  # not of the extension
-    with pytest.raises(ProtocolError, match="consent='yes' is not known: record agrees to being recorded"):
+    with pytest.raises(ProtocolError, match="consent='yes' is not known: record is consent to a recording"):
         parse_chat_query({"ext": "1", "consent": "yes"}, defaults=defaults, max_wait_s=600.0)
 
 

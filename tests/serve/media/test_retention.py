@@ -1,4 +1,4 @@
-"""How long recordings are kept: the oldest go first, by age and by size, a bounded number at a time."""
+"""Retention of recordings: the oldest are removed, by age and size, a bounded number at a time."""
 
 from __future__ import annotations
 

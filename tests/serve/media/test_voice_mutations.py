@@ -1,4 +1,4 @@
-"""A voice's file is somebody else's: whatever is changed in one, it is read or refused in words."""
+"""Mutated voice files: each is loaded or refused with an error message."""
 
 from __future__ import annotations
 

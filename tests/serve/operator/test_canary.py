@@ -1,4 +1,4 @@
-"""A model on trial beside the one it may replace: who gets it, how its calls are judged, how it ends."""
+"""A canary next to the stable model: assignment, judgement and end of the trial."""
 
 from __future__ import annotations
 

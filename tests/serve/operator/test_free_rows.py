@@ -1,4 +1,4 @@
-"""What a worker tells the proxy, in words and over TCP."""
+"""The free-rows port: its answers to HAProxy over TCP."""
 
 from __future__ import annotations
 

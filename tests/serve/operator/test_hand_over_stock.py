@@ -1,4 +1,4 @@
-"""Calls of clients that cannot resume, at a worker that hands its calls over: they stay."""
+"""Calls without resume stay on a worker that hands over its calls."""
 
 from __future__ import annotations
 
@@ -98,4 +98,4 @@ async def test_a_stock_call_that_does_not_end_is_closed_at_the_limit(tmp_path: P
             closed = await client.closed()
             await ending
         assert b.engine.health().active == 0
-    assert (closed.code, closed.reason) == (1001, "the server is leaving; calls had 0.1 s to finish")
+    assert (closed.code, closed.reason) == (1001, "the server is shutting down; calls had 0.1 s to finish")

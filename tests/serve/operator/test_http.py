@@ -1,4 +1,4 @@
-"""What operators and tools ask: health, readiness, metrics, build information, the page."""
+"""Endpoints for operators: health, readiness, metrics, build information, the page."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_a_refusal_before_the_upgrade_is_one_line_with_its_reason(
             (line,) = [it for it in caplog.records if it.getMessage() == "session refused"]
             fields: dict[str, Any] = vars(line)["fields"]
             assert (line.levelname, fields["path"]) == ("INFO", "/api/chat")
-            assert fields["reason"].startswith("the only row is taken")
+            assert fields["reason"].startswith("the only row is in use")
 
 
 async def test_refusals_without_end_are_few_lines(caplog: pytest.LogCaptureFixture) -> None:

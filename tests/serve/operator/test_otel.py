@@ -1,4 +1,4 @@
-"""Traces of ticks: which are exported, what hangs below what, and that only names and numbers leave."""
+"""Traces of ticks: the exported spans, their parents, and their attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers ask of each other over HTTP: who may, how much, and the words of every refusal."""
+"""Requests between workers over HTTP: authorization, limits, and the message of every refusal."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_who_has_no_secret_is_refused_before_a_body_is_read(tmp_path: Path
             (sign("POST", PATH, 4, now_s - 900), old),
         ):
             assert await ask(server, b"call", header=header, tag=bytes(32)) == (403, words)
-        assert await ask(server, b"call", tag=bytes(32)) == (403, "the body is not what was signed")
+        assert await ask(server, b"call", tag=bytes(32)) == (403, "the body does not match its signature")
 
 
 async def test_what_is_no_call_or_too_much_is_refused(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ async def test_a_worker_says_what_its_calls_are_of_and_drains_only_to_an_address
         assert await asyncio.to_thread(asked.drain, "https://10.0.0.1") == {"worker": "b"}
         for model in server.services.models:
             model.engine.drain()
-        with pytest.raises(HandOverError, match="answered 503: this worker is leaving already"):
+        with pytest.raises(HandOverError, match="answered 503: this worker is shutting down already"):
             await asyncio.to_thread(asked.drain, "https://10.0.0.2")
         assert began == ["https://10.0.0.1"]
 
@@ -190,7 +190,7 @@ async def test_a_request_is_taken_once(tmp_path: Path) -> None:
         first = await ask(server, b"{}", path="/api/drain", header=header)
         again = await ask(server, b"{}", path="/api/drain", header=header)
     assert first[0] == 400, "it is read, and says nothing"
-    assert again == (403, "this request has come before; each is signed for itself")
+    assert again == (403, "this request was received before; each needs its own signature")
 
 
 async def test_a_request_is_taken_once_by_all_front_ends_of_a_worker(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ async def test_a_request_is_taken_once_by_all_front_ends_of_a_worker(tmp_path: P
         first = await ask(one, b"{}", path="/api/drain", header=header)
         again = await ask(other, b"{}", path="/api/drain", header=header)
         new = await ask(other, b"{}", path="/api/drain")
-    assert again == (403, "this request has come before; each is signed for itself")
+    assert again == (403, "this request was received before; each needs its own signature")
     assert first == new == (400, 'the body is not {"target": "https://HOST:PORT"}')
 
 
@@ -232,7 +232,7 @@ async def test_a_request_is_not_taken_while_the_supervisor_is_silent(
 
 
 def test_what_was_seen_is_forgotten_when_it_is_old_and_many_came_after_it() -> None:
-    seen, before = SeenRequests(), "this request has come before; each is signed for itself"
+    seen, before = SeenRequests(), "this request was received before; each needs its own signature"
     for number in range(2 * KEPT_REQUESTS):
         assert seen.add(str(number), 1000.0 + number) == ""
     assert largest_held(seen) == KEPT_REQUESTS + 1
@@ -249,7 +249,7 @@ async def test_a_plain_request_of_another_machine_is_refused(
     monkeypatch.setattr(hand_over, "is_loopback", lambda _: False)
     async with worker(tmp_path) as server:
         refusal = await ask(server, b"{}", path="/api/drain")
-    assert refusal == (403, "over TLS only, or from this machine")
+    assert refusal == (403, "use TLS, or a request from this machine")
 
 
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ def test_a_port_for_workers_needs_a_certificate_and_its_key(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match=r"secret holds no certificate with its key; make it with: openssl"):
         port_tls(config)
     file.write_text((TLS / "test-cert.pem").read_text())
-    with pytest.raises(ConfigError, match=r"secret holds a certificate without its key, which every TLS"):
+    with pytest.raises(ConfigError, match=r"secret contains a certificate without its private key"):
         port_tls(config)
 
 

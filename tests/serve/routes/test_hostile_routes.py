@@ -1,4 +1,4 @@
-"""Hostile clients on every route: each is told so in its own protocol, and nobody else hears of it.
+"""Hostile clients on every route: each gets an error in its protocol, others stay unaffected.
 
 One server has a model of every kind. While one route is attacked, well-behaved clients of all of them must be
 given exactly what they are given alone; afterwards every row is free, and no memory has been kept.

@@ -1,4 +1,4 @@
-"""Hostile clients on the TCP ports: each connection ends, and no other call hears of it."""
+"""Hostile clients on the TCP ports: each connection ends, and no other call is affected."""
 
 from __future__ import annotations
 

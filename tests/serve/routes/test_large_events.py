@@ -1,4 +1,4 @@
-"""JSON of the worst shapes on every route that takes a message or a body: no parser holds the event loop.
+"""JSON of the worst shapes on every route: no parser blocks the event loop.
 
 The routes are those of the application's router, so a new one cannot be forgotten. What counts is processor
 time of the loop's thread, in units of a fixed Python loop, of each message of a socket and each call of a

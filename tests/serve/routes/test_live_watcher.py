@@ -1,4 +1,4 @@
-"""Connections that watch a session of OpenAI Live: what they see, may do, and how they end."""
+"""Watchers of a session of OpenAI Live: their events, permissions and end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/v1/models`` names the models as OpenAI does."""
+"""``/v1/models`` lists models in OpenAI's format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/v1/audio/speech`` over real sockets: sound from the first frame, and refusals in OpenAI's words."""
+"""``/v1/audio/speech`` over sockets: sound from the first frame, and refusals in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_a_text_of_nothing_that_can_be_said_is_refused(stream_format: str)
         status, _, body = await order(server, input="\u96ea \U0001f600", stream_format=stream_format)
         assert status == 400
         assert body["error"] == {
-            "message": "this model can say nothing of this text: '\u96ea', '\U0001f600'",
+            "message": "this model cannot speak any word of this text: '\u96ea', '\U0001f600'",
             "type": "invalid_request_error",
             "param": "input",
             "code": "invalid_value",
@@ -173,7 +173,9 @@ async def test_what_outlasts_a_drain_is_cut_or_ends_its_events_with_an_error() -
                 else:
                     *_, last = events_of(data + await response.read())
                     assert last["error"]["code"] == "server_draining"
-                    assert last["error"]["message"] == "the server is leaving; calls had 0.05 s to finish"
+                    assert (
+                        last["error"]["message"] == "the server is shutting down; calls had 0.05 s to finish"
+                    )
             steps.go_on()
             await server.is_empty()
 

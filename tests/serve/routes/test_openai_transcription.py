@@ -1,4 +1,4 @@
-"""``/v1/audio/transcriptions`` over real sockets: formats, limits, streams, hostile files beside a talker."""
+"""``/v1/audio/transcriptions`` over sockets: formats, limits, streams, hostile files during a call."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ async def test_a_full_disk_is_a_refusal_to_try_again_after(caplog: pytest.LogCap
                 error = (await response.json())["error"]
                 assert (response.status, response.headers["Retry-After"]) == (503, "10")
                 assert (error["type"], error["code"]) == ("server_error", "server_full")
-                assert "no room for this recording: No space left on device" in error["message"]
+                assert "no space for this recording: No space left on device" in error["message"]
         async with server.http.post(server.url(kyutai.PATH), data=io.BytesIO(large)) as response:
             assert (response.status, response.headers["Retry-After"]) == (503, "10")
             assert "No space left on device" in (await response.json())["error"]
@@ -309,7 +309,7 @@ async def test_a_full_disk_is_a_refusal_to_try_again_after(caplog: pytest.LogCap
             text = await response.text()
     assert f"antiphon_spool_refusals_total {BURST_LINES + 4}.0" in text
     assert "antiphon_spooled_upload_bytes 0.0" in text
-    assert caplog.text.count("no room for a recording") == BURST_LINES
+    assert caplog.text.count("no space for a recording") == BURST_LINES
     assert "Traceback" not in caplog.text
 
 
@@ -335,7 +335,7 @@ async def test_recordings_on_disk_are_bounded_together(monkeypatch: pytest.Monke
             kind = {} if isinstance(data, aiohttp.FormData) else {"Content-Type": FORM}
             status, code, _, message = error_of(await post(server, data, **kind))
             assert (status, code) == (503, "server_full")
-            assert re.search(r"no room for this recording: \d+ of 404000 bytes are taken", message), message
+            assert re.search(r"no space for this recording: \d+ of 404000 bytes are in use", message), message
         may_end.set()
         assert {status for status, _ in await asyncio.gather(*waiting)} == {200}
         await server.eventually(lambda: on_disk(server) == 0)

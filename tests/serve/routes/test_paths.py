@@ -1,4 +1,4 @@
-"""Paths that are nearly the server's: with other slashes, or under a base that has too much or too little."""
+"""Nearly valid paths: other slashes, or a base with too many or too few parts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_what_is_not_there_is_404_and_names_what_is(method: str, path: str
             assert response.status == 404
             error = (await response.json())["error"]
     message = error["message"] if "/v1/" in path else error
-    assert message.startswith(f"nothing answers {method} {path[:100]}")
+    assert message.startswith(f"there is no route for {method} {path[:100]}")
     assert message.endswith(f"; did you mean {right}?" if right else " here")
 
 

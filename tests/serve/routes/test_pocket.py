@@ -1,4 +1,4 @@
-"""Pocket-TTS behind the whole server: both routes, voices by name, a queue that says where one stands."""
+"""Pocket-TTS behind the server: both routes, named voices, a queue that reports positions."""
 
 from __future__ import annotations
 

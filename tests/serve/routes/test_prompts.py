@@ -145,7 +145,7 @@ LONG = "+".join(["word"] * 60)
             "this persona is 74 frames long (0 of voice, 62 of text, 12 of silence), "
             "but the model looks back 60",
         ),
-        ("voice_prompt=broken", 500, "the voice 'broken' cannot be used; the server's log says why"),
+        ("voice_prompt=broken", 500, "the voice 'broken' cannot be used; see the server's log"),
     ],
 )
 @pytest.mark.parametrize("extension", ["", "&ext=1"])
@@ -167,7 +167,7 @@ async def test_a_broken_voice_asked_for_without_end_is_few_lines_and_its_name_is
             status, words = await refusal(server, f"voice_prompt={'b' * 100}")
             assert (status, words) == (
                 500,
-                f"the voice '{'b' * 80}' cannot be used; the server's log says why\n",
+                f"the voice '{'b' * 80}' cannot be used; see the server's log\n",
             )
     lines = [vars(it)["fields"] for it in caplog.records if it.getMessage() == "voice cannot be used"]
     assert BURST_LINES <= len(lines) <= BURST_LINES + (time.monotonic() - start_s) / LINE_PERIOD_S

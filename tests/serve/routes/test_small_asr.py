@@ -1,4 +1,4 @@
-"""The built-in recogniser and synthesiser behind a server: a recording becomes text, text becomes sound."""
+"""The built-in recogniser and synthesiser behind a server: transcription and speech."""
 
 from __future__ import annotations
 

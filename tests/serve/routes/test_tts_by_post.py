@@ -1,4 +1,4 @@
-"""Whose voice it is, and ``/api/tts_streaming`` by POST, over real sockets."""
+"""Selection of voices, and ``/api/tts_streaming`` by POST, over sockets."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_a_post_names_what_it_leaves_out_and_refuses_what_is_all_left_out(
             assert levels(decode_wav(await response.read())[0][0]) == [2, 2, 3, 3, 3]
         async with server.http.post(url, json={"text": "\u96ea"}) as response:
             assert response.status == 400
-            assert await response.text() == "this model can say nothing of this text: '\u96ea'\n"
+            assert await response.text() == "this model cannot speak any word of this text: '\u96ea'\n"
         for nothing in ("", " ", "\u200b", "(\u2014)"):
             async with server.http.post(url, json={"text": nothing}) as response:
                 assert response.status == 200

@@ -1,4 +1,4 @@
-"""Recordings by POST: every container, the limits, and what is refused."""
+"""Recordings by POST: every container, the limits, and refusals."""
 
 from __future__ import annotations
 
@@ -161,9 +161,13 @@ async def test_a_length_that_no_header_states_is_bounded_while_it_is_heard() -> 
 @pytest.mark.parametrize(
     ("at", "value", "says"),
     [
-        (24, (1).to_bytes(4, "little"), "audio at 1 Hz is not read; there is: 4000 to 384000 Hz\n"),
-        (24, (10**6).to_bytes(4, "little"), "audio at 1000000 Hz is not read; there is: 4000 to 384000 Hz\n"),
-        (22, (9).to_bytes(2, "little"), "audio of 9 channels is not read; there is: 1 to 8\n"),
+        (24, (1).to_bytes(4, "little"), "audio at 1 Hz is not supported; there is: 4000 to 384000 Hz\n"),
+        (
+            24,
+            (10**6).to_bytes(4, "little"),
+            "audio at 1000000 Hz is not supported; there is: 4000 to 384000 Hz\n",
+        ),
+        (22, (9).to_bytes(2, "little"), "audio of 9 channels is not supported; there is: 1 to 8\n"),
     ],
 )
 async def test_a_header_out_of_range_is_refused_before_there_is_a_row(

@@ -1,4 +1,4 @@
-"""A WebSocket keeps to RFC 6455: every case of Autobahn|Testsuite that is not about extensions.
+"""RFC 6455: every case of Autobahn|Testsuite except extensions.
 
 Groups: 1 framing, 2 pings, 3 reserved bits, 4 opcodes, 5 fragments, 6 UTF-8, 7 closing, 9 sizes. The cases
 expect an echo, so one is made here of the server's own socket.

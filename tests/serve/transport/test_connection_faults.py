@@ -1,4 +1,4 @@
-"""What strangers can do to a connection: counted, and never an error in the log."""
+"""Faults of connections by untrusted clients: counted, without errors in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client's frames become, however the network cuts them, and what is refused."""
+"""Client frames to messages, for any fragmentation, and refusals."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def test_a_mask_is_taken_off(size: int, mask: bytes) -> None:
         (client_frame(0x3, b"a"), 1002, "a frame with the unknown opcode 0x3"),
         (client_frame(PING, bytes(126)), 1002, "a control frame in fragments, or of over 125 bytes"),
         (client_frame(PING, b"", is_final=False), 1002, "a control frame in fragments"),
-        (client_frame(0, b"a"), 1002, "a message inside another, or a continuation of none"),
+        (client_frame(0, b"a"), 1002, "a message within another, or a continuation without a message"),
         (client_frame(TEXT, b"\xff"), 1007, "a text message that is not UTF-8"),
-        (client_frame(BINARY, bytes(101)), 1009, "a message of 101 bytes; at most 100 are taken"),
+        (client_frame(BINARY, bytes(101)), 1009, "a message of 101 bytes, the limit is 100"),
     ],
 )
 def test_what_breaks_the_protocol_says_so(data: bytes, code: int, says: str) -> None:
@@ -99,10 +99,10 @@ def test_nothing_is_received_of_a_frame_without_a_mask(size: int) -> None:
 
 def test_a_large_message_is_refused_before_it_is_here() -> None:
     head = struct.pack(">BBQ", 0x82, 0xFF, 1 << 40) + MASK
-    with pytest.raises(FrameError, match=f"a message of {1 << 40} bytes; at most 100 are taken"):
+    with pytest.raises(FrameError, match=f"a message of {1 << 40} bytes, the limit is 100"):
         received(head, [], 100)
     halves = client_frame(BINARY, bytes(60), is_final=False) + client_frame(0, bytes(60))
-    with pytest.raises(FrameError, match="a message of 120 bytes; at most 100 are taken"):
+    with pytest.raises(FrameError, match="a message of 120 bytes, the limit is 100"):
         received(halves, [], 100)
 
 

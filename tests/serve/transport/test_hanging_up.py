@@ -1,4 +1,4 @@
-"""A caller that hangs up while the server does not read it: its row is free at once, and a drain goes on."""
+"""A caller that hangs up while the server does not read: its row is free at once, drains complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers that read slowly, write too much, fall silent or send nonsense: bounded, ended, and alone in it."""
+"""Peers that read slowly, send too much, are silent or send garbage: bounded and isolated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call's end comes behind everything that was said, waits for its answer, and not for ever."""
+"""The end of a call follows all output and waits a bounded time for its answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that a socket's taker takes where they are read: in order, in bounds, faults in their place."""
+"""Messages processed at the read: in order, within limits, with faults in place."""
 
 from __future__ import annotations
 

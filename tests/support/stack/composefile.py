@@ -1,4 +1,4 @@
-"""compose.yaml as Docker Compose reads it: anchors merged, ``${NAME:-default}`` filled in."""
+"""compose.yaml as parsed by Docker Compose: merged anchors, ``${NAME:-default}`` substituted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A name server for loopback: it answers what Docker's would, A records of services (RFC 1035)."""
+"""A DNS server for loopback with Docker's answers: A records of services (RFC 1035)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that was started, its output in a file, and the three ways it ends."""
+"""A started program with its output in a file, and three ways to end it."""
 
 from __future__ import annotations
 

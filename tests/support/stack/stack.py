@@ -1,4 +1,4 @@
-"""Balancer and workers of compose.yaml as processes, with the very commands that stand there.
+"""Load balancer and workers of compose.yaml as processes, with the same commands.
 
 Every worker has an address of its own in 127.0.0.0/8 (Linux lends out all of it), and all share their ports,
 as containers do. The load balancer finds them by name, from a name server that answers what Docker's would.

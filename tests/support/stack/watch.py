@@ -1,4 +1,4 @@
-"""Prometheus as compose.yaml starts it, on loopback: its own binary, our configuration and rules."""
+"""Prometheus as in compose.yaml, on loopback: its own binary, this project's configuration and rules."""
 
 from __future__ import annotations
 

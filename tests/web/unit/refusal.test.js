@@ -48,7 +48,7 @@ test("too many calls of one's own, and too many of all, are a matter of time", a
 test("only a worker says that it is full: it may be leaving or lost, and a proxy may have none", async () => {
   const json = { "Content-Type": "application/json; charset=utf-8", "Retry-After": "10" };
   const leaving = { kind: "leaving", retryAfterS: 10 };
-  assert.deepEqual(await answer(503, '{"error": "the server is leaving", "code": 1001}', json).said, leaving);
+  assert.deepEqual(await answer(503, '{"error": "the server is shutting down", "code": 1001}', json).said, leaving);
   assert.equal(await answer(503, '{"error": "the model can no longer run", "code": 1011}', json).said, null);
   const absent = { kind: "absent", retryAfterS: 5 };
   const text = "no worker of this model is running; try again soon\n";

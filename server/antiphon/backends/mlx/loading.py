@@ -56,7 +56,7 @@ def pick_device(name: str | None) -> mx.Device:
         raise ConfigError(f"no device of mlx is called '{name}'; there are: cpu, gpu")
     kind = mx.DeviceType.cpu if name == "cpu" else mx.DeviceType.gpu
     if not mx.is_available(mx.Device(kind)):
-        raise ConfigError(f"device {name} was requested, but this mlx ({version('mlx')}) sees none")
+        raise ConfigError(f"device {name} was requested, but this mlx ({version('mlx')}) has none")
     return mx.Device(kind)
 
 

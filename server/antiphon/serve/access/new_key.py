@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="antiphon keys",
-        description="Make an API key: its line for the file that antiphon serve --api-keys reads.",
+        description="Make an API key, and its line for the file of antiphon serve --api-keys.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--seconds", type=int, metavar="N", help="seconds of calls a day [max_seconds_per_key]"
     )
-    parser.add_argument("--stdin", action="store_true", help="read a key that exists from standard input")
+    parser.add_argument("--stdin", action="store_true", help="read an existing key from standard input")
     options = parser.parse_args(list(argv))
     key = sys.stdin.readline().strip() if options.stdin else secrets.token_hex(KEY_BYTES)
     if len(key) < MIN_CHARS:
@@ -50,9 +50,9 @@ def main(argv: Sequence[str]) -> int:
     if not KEY_NAME.fullmatch(options.name):
         raise ConfigError(f"{options.name!r} names no key: 1 to 64 letters, digits, and any of . _ @ -")
     if options.sessions is not None and not 0 <= options.sessions <= MAX_SESSIONS:
-        raise ConfigError(f"--sessions {options.sessions}: 0 (any number) to {MAX_SESSIONS} can be had")
+        raise ConfigError(f"--sessions {options.sessions}: 0 (any number) to {MAX_SESSIONS} is allowed")
     if options.seconds is not None and not 0 <= options.seconds <= MAX_SECONDS:
-        raise ConfigError(f"--seconds {options.seconds}: 0 (any number) to {MAX_SECONDS} can be had")
+        raise ConfigError(f"--seconds {options.seconds}: 0 (any number) to {MAX_SECONDS} is allowed")
     print(format_key(KeyEntry(options.name, digest_of(key), options.sessions, options.seconds)))  # noqa: T201
     if not options.stdin:
         print(f"the key of {options.name}, which cannot be shown again: {key}", file=sys.stderr)  # noqa: T201

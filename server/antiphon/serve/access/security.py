@@ -102,7 +102,7 @@ def host_check(allowed: Collection[str] | None) -> Middleware:
         host = request.headers.get("Host")
         if not host_allowed(host, allowed):
             raise web.HTTPMisdirectedRequest(
-                text=f"this server is not {host!r}; its operator can say that it is with --allow-host\n"
+                text=f"this server is not {host!r}; its operator can add the name with --allow-host\n"
             )
         return await handler(request)
 

@@ -61,8 +61,8 @@ class SharedSecret:
             )
         if CERTIFICATE in key and PRIVATE_KEY not in key:
             raise ConfigError(
-                f"hand_over_secret: {path} holds a certificate without its key, which every TLS connection "
-                f"shows; make both with: {MAKE_CERTIFICATE}"
+                f"hand_over_secret: {path} contains a certificate without its private key; a "
+                f"certificate is public: make both with: {MAKE_CERTIFICATE}"
             )
         return cls(key)
 

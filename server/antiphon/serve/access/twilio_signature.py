@@ -33,7 +33,7 @@ def read_token(path: Path) -> str:
         raise ConfigError(f"twilio_token = '{path}': {error}") from error
     if len(token) < MIN_CHARS:
         raise ConfigError(
-            f"twilio_token = '{path}': {len(token)} characters, a token has {MIN_CHARS} at least"
+            f"twilio_token = '{path}': {len(token)} characters, a token has at least {MIN_CHARS}"
         )
     return token
 

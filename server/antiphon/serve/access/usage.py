@@ -106,7 +106,7 @@ class UsageLog:
                 path.touch(0o640)
                 self._add(self._read())
             except OSError as error:
-                raise ConfigError(f"usage cannot be kept in {path}: {error.strerror}") from error
+                raise ConfigError(f"usage cannot be written to {path}: {error.strerror}") from error
 
     @property
     def day(self) -> str:
@@ -232,7 +232,7 @@ class UsageLog:
                         record = UsageRecord(**json.loads(line))
                         sums[record.ended[:10], record.key] += record.seconds
                     except (ValueError, TypeError):
-                        self._log.warning("a line of the usage file is no record", file=self._path)
+                        self._log.warning("a line of the usage file is invalid", file=self._path)
         self._read_bytes = position  # only now: lines that failed are read again
         return sums
 

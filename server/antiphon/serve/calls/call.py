@@ -306,7 +306,7 @@ class Call:
             self.local.leave()
             is_detached = self.exchange.transport is None
         if is_detached:
-            self.end(DrainingError("the server is leaving"))
+            self.end(DrainingError("the server is shutting down"))
         else:
             self.exchange.send(self.dialect.draining(deadline_s))
 
@@ -330,4 +330,4 @@ def find_local(services: Services, token: bytes) -> Call:
     for call in services.calls:
         if isinstance(call, Call) and call.local is not None and call.local.has(token):
             return call
-    raise ResumeError("unknown: no call that can be resumed has this token")
+    raise ResumeError("unknown: no resumable call has this token")

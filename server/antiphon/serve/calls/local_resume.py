@@ -170,14 +170,14 @@ class LocalResume:
             ResumeError: the call cannot be resumed.
         """
         if not self.is_open:
-            raise ResumeError("draining: the server is leaving")
+            raise ResumeError("draining: the server is shutting down")
         if caller.name != self._owner:
-            raise ResumeError("unknown: this call was begun with another API key")
+            raise ResumeError("unknown: this call was started with another API key")
         if claim.seq >= self.sequence.seq:
             words = f"the client has message {claim.seq}, of {self.sequence.seq} that were sent"
             raise ResumeError(f"unknown: {words}")
         if not self.sequence.is_whole:
-            raise ResumeError("unknown: the call said too much that was not acknowledged")
+            raise ResumeError("unknown: the call has too many unacknowledged messages")
         self.sequence.drop_until(claim.seq)
         self._former, self._key = resume.token_key(claim.token), b""
         self._change.set()

@@ -142,7 +142,7 @@ class LiveClient(ABC):
             case live.AcknowledgeEvents():
                 if self.numbers is not None:
                     return self.acknowledged(event.seq)
-                words = "type is session.acknowledge, and the connection did not ask for resume=1"
+                words = "type is session.acknowledge, and the connection did not request resume=1"
                 raise refusal(words, "unsupported_event", event.event_id)
             case live.AppendText() | live.AddItem() | live.ContinueResponse():
                 return self.follow_text(event)

@@ -38,7 +38,7 @@ from antiphon.serve.transport.transport import Message
 SETTLE_S: Final = 1.0
 """Seconds to wait for the client's first event, which may set the persona."""
 
-ITS_INPUT: Final = "answers only what it hears by input_audio_buffer.append"
+ITS_INPUT: Final = "answers only audio from input_audio_buffer.append"
 """The reason why a response to an item, of text or of audio, fails."""
 
 MAX_OWED: Final = 8
@@ -244,7 +244,7 @@ class RealtimeDialect(Dialect[FrameReply]):
         return self._client.written(*event)
 
     def finish(self, stats: SessionStats) -> tuple[Sequence[Message], AntiphonError | None]:
-        error = SessionTimeoutError("the session has had all its steps")
+        error = SessionTimeoutError("the session has reached its limit of steps")
         return self.encode(self._replies.finish()), error
 
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:

@@ -216,7 +216,7 @@ def _add_page(app: web.Application, root: Path | None) -> None:
             except web.HTTPUnauthorized:
                 if "text/html" not in request.headers.get("Accept", ""):
                     raise
-                return key_form(request, "This server asks for an access key.")
+                return key_form(request, "This server requires an access key.")
         return await files.handle(request)
 
     async def take_key(request: web.Request) -> web.Response:
@@ -248,7 +248,7 @@ async def close_calls(app: web.Application, error: AntiphonError) -> None:
 
 
 async def _close_sockets(app: web.Application) -> None:
-    await close_calls(app, DrainingError("the server is leaving"))
+    await close_calls(app, DrainingError("the server is shutting down"))
 
 
 @web.middleware

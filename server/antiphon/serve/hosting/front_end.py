@@ -167,7 +167,7 @@ def check_unchanged(name: str, checkpoint: Checkpoint, running: Mapping[str, str
     """
     if fingerprint(checkpoint.files) != running.get(name):
         raise ConfigError(
-            f"the files of the model {name} in {checkpoint.root} are no longer those that the engine runs; "
+            f"the files of the model {name} in {checkpoint.root} have changed since the engine started; "
             "restart the server to serve them, or put the old ones back"
         )
 
@@ -244,7 +244,7 @@ class FrontEnd:
         try:
             await self._leaving.wait()
         finally:
-            await close_calls(app, DrainingError("the server is leaving"))
+            await close_calls(app, DrainingError("the server is shutting down"))
             await tcp.close()
             await runner.cleanup()
 
@@ -283,7 +283,11 @@ class FrontEnd:
         assert self.connections is not None
         if not descriptors:
             error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            context = {"message": "a connection came without its socket", "exception": error, "socket": None}
+            context = {
+                "message": "a connection arrived without its socket",
+                "exception": error,
+                "socket": None,
+            }
             asyncio.get_running_loop().call_exception_handler(context)
             self.connections.refuse(number)
             return
@@ -322,7 +326,7 @@ class FrontEnd:
         self.peer.send(messages.Drained())
 
 
-IN_NO_ROW: Final = "an agent's conversation is in no row, and stays"
+IN_NO_ROW: Final = "an agent's conversation has no row state, and is not handed over"
 
 
 async def drain(
@@ -360,7 +364,7 @@ async def drain(
             while has_calls() and not is_cut() and alive():
                 services.changed.clear()
                 await services.changed.wait()
-    error: AntiphonError = DrainingError(f"the server is leaving; calls had {limit_s:g} s to finish")
+    error: AntiphonError = DrainingError(f"the server is shutting down; calls had {limit_s:g} s to finish")
     if not alive():
         error = SessionFailedError(services.models.first.engine.health().detail)
     await close_calls(app, error)

@@ -48,7 +48,7 @@ def models_of(agent: AgentConfig, served: Mapping[str, PipelineKind]) -> tuple[s
         ConfigError: it has the name of a model, or names a model that is not served.
     """
     if agent.name in served:
-        raise ConfigError(f"the agent {agent.name!r} has the name of a model here; give it its own")
+        raise ConfigError(f"the agent {agent.name!r} has the name of a model here; use another name")
 
     def find(kind: PipelineKind, name: str | None) -> str:
         fitting = [known for known, its_kind in served.items() if its_kind is kind]
@@ -69,7 +69,7 @@ def models_of(agent: AgentConfig, served: Mapping[str, PipelineKind]) -> tuple[s
 
 def same_name(name: str) -> str:
     """The error's text for two models of one name."""
-    return f"two models are called '{name}'; give them names of their own, as entries of [[models]] in a file"
+    return f"two models are called '{name}'; give them different names, as entries of [[models]] in a file"
 
 
 def read_aliases(texts: Sequence[str], served: Mapping[str, PipelineKind]) -> list[tuple[str, str]]:

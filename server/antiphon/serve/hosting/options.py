@@ -167,7 +167,7 @@ def check_files(config: ServerConfig) -> None:
         folder = Path(config.record)  # the server creates it
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-            raise ConfigError(f"record = {config.record!r}: {nearest} is no folder that can be written to")
+            raise ConfigError(f"record = {config.record!r}: {nearest} is not a writable folder")
 
 
 def _check_written(option: str, path: Path) -> None:

@@ -72,16 +72,16 @@ class Uploads:
     def refuse(self, reason: str) -> ServerFullError:
         """The error for missing space, counted and logged."""
         self._refused.inc()
-        self._log.error("no room for a recording", of="spool", reason=reason, spooled_bytes=self.disk_bytes)
+        self._log.error("no space for a recording", of="spool", reason=reason, spooled_bytes=self.disk_bytes)
         return ServerFullError(
-            f"there is no room for this recording: {reason}; try again in {RETRY_AFTER_S} s",
+            f"there is no space for this recording: {reason}; try again in {RETRY_AFTER_S} s",
             retry_after_s=RETRY_AFTER_S,
         )
 
     def _check(self, size: int) -> None:
         room = LARGEST_ON_DISK * self._max_upload_bytes
         if size > 0 and self.disk_bytes + size > room:
-            raise self.refuse(f"{self.disk_bytes} of {room} bytes are taken")
+            raise self.refuse(f"{self.disk_bytes} of {room} bytes are in use")
 
 
 class Spool:

@@ -24,9 +24,9 @@ examples:
 
 ASK_S: Final = 5.0
 ACTIONS: Final[Mapping[str, tuple[Phase, str]]] = {
-    "promote": (Phase.PROMOTED, "let the canary have all new calls"),
-    "withdraw": (Phase.WITHDRAWN, "let the canary have no new calls"),
-    "restart": (Phase.RUNNING, "begin the trial anew, without what is known so far"),
+    "promote": (Phase.PROMOTED, "route all new calls to the canary"),
+    "withdraw": (Phase.WITHDRAWN, "route no new calls to the canary"),
+    "restart": (Phase.RUNNING, "restart the trial without its results so far"),
 }
 
 
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="antiphon canary",
-        description="Show how the canary of a worker compares with the stable version of its model.",
+        description="Compare the canary of a worker with the stable version of its model.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -48,8 +48,10 @@ def main(argv: Sequence[str]) -> int:
     actions = parser.add_mutually_exclusive_group()
     for name, (_, words) in ACTIONS.items():
         actions.add_argument(f"--{name}", dest="action", action="store_const", const=name, help=words)
-    parser.add_argument("--secret", metavar="FILE", help="what the worker has as hand_over_secret")
-    parser.add_argument("--api-key-file", metavar="FILE", help="a key, where the worker protects its metrics")
+    parser.add_argument("--secret", metavar="FILE", help="file with the worker's hand_over_secret")
+    parser.add_argument(
+        "--api-key-file", metavar="FILE", help="file with a key, if the worker protects its metrics"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(list(argv))
     state = _state(options)

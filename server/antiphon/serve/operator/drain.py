@@ -39,10 +39,16 @@ def main(argv: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("url", metavar="URL", help="the worker that leaves")
-    parser.add_argument("--hand-over", required=True, metavar="TARGET", help="the worker that gets its calls")
-    parser.add_argument("--engine", default="", metavar="DEVICE", help="that of one GPU; TARGET may be URL")
-    parser.add_argument("--secret", required=True, metavar="FILE", help="what both have as hand_over_secret")
+    parser.add_argument("url", metavar="URL", help="the worker to drain")
+    parser.add_argument(
+        "--hand-over", required=True, metavar="TARGET", help="the worker that takes over its calls"
+    )
+    parser.add_argument(
+        "--engine", default="", metavar="DEVICE", help="drain only the engine of this GPU; TARGET may be URL"
+    )
+    parser.add_argument(
+        "--secret", required=True, metavar="FILE", help="file with the hand_over_secret of both"
+    )
     parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="wait for it to exit [0]")
     options = parser.parse_args(list(argv))
     secret = SharedSecret.read(Path(options.secret))
@@ -76,8 +82,8 @@ def check_pair(leaving: Mapping[str, Any], target: Mapping[str, Any], *, is_whol
                 )
     if is_whole and leaving["worker"] == target["worker"]:
         raise ConfigError(
-            f"both workers have the name {leaving['worker']!r}, so no load balancer can tell them apart: "
-            "give each its own --worker"
+            f"both workers have the name {leaving['worker']!r}, which a load balancer cannot distinguish: "
+            "set --worker on each"
         )
     return str(target["worker"] or "the other worker")
 
@@ -98,5 +104,5 @@ def wait_for_end(leaving: OtherWorker, limit_s: float) -> int:
             if isinstance(cause, OSError) and not isinstance(cause, TimeoutError):
                 print("gone")  # noqa: T201
                 return 0
-    print(f"not gone after {limit_s:g} s")  # noqa: T201
+    print(f"still running after {limit_s:g} s")  # noqa: T201
     return 1

@@ -139,9 +139,7 @@ def make_tracer(config: ServerConfig, *, has_ticks: bool = True) -> Tracer | Non
         MissingExtraError: OpenTelemetry is not installed.
     """
     if config.trace and config.otel_every:
-        raise ConfigError(
-            f"trace = {config.trace} and otel_every = {config.otel_every}: one of them, not both at once"
-        )
+        raise ConfigError(f"trace = {config.trace} and otel_every = {config.otel_every}: use one of them")
     if config.otel_every:
         return OtelTracer(config.otel_every, otlp_exporter(), has_ticks=has_ticks)
     return Tracer(config.trace) if config.trace else None

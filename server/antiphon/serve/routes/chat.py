@@ -174,7 +174,7 @@ async def resume_chat(
         except TimeoutError:
             raise SessionTimeoutError(f"no claim to a call within {CLAIM_S:g} s") from None
         if message is None:
-            raise SessionError("the client has left without a claim")
+            raise SessionError("the client has disconnected without a claim")
         claim = decode_claim(message)
         if is_agent:
             found = find_local(services, claim.token)

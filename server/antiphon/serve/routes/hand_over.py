@@ -71,7 +71,7 @@ def _guarded(secret: SharedSecret, answer: Answer) -> Callable[[web.Request], Aw
 def _check(request: web.Request, secret: SharedSecret, worker: str) -> None:
     peer = request.transport and request.transport.get_extra_info("peername")
     if not request.secure and not (isinstance(peer, tuple) and is_loopback(peer[0])):
-        raise HandOverError("over TLS only, or from this machine")
+        raise HandOverError("use TLS, or a request from this machine")
     length = (request.content_length or 0) - TAG_BYTES
     header, now_s = request.headers.get(HEADER, ""), time.time()
     secret.check(header, request.method, request.raw_path, length, now_s, worker=worker)
@@ -102,7 +102,9 @@ async def begin_drain(request: web.Request, services: Services, secret: SharedSe
     if not engine and urlsplit(target).netloc == request.host:
         raise ConfigError(f"{target} is this worker, which leaves; name the one that its calls go to")
     if any(model.engine.health().draining for model in services.models):
-        raise DrainingError("this worker is leaving already: what began that says where its calls go")
+        raise DrainingError(
+            "this worker is shutting down already: the request that began it determines where its calls go"
+        )
     services.log.info("drain asked for", target=target, engine=engine)
     services.begin_drain(target, engine)
     return {"worker": services.config.worker}
@@ -156,5 +158,5 @@ def _signed(body: bytearray, tag: hmac.HMAC) -> bytes:
     with memoryview(body) as whole:
         tag.update(whole[:-TAG_BYTES])
         if not hmac.compare_digest(tag.digest(), whole[-TAG_BYTES:]):
-            raise HandOverError("the body is not what was signed")
+            raise HandOverError("the body does not match its signature")
         return bytes(whole[:-TAG_BYTES])

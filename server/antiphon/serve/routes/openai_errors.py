@@ -105,7 +105,7 @@ async def openai_bodies(request: web.Request, handler: Handler) -> web.StreamRes
         if refusal.status >= 400 and is_openai(request) and refusal.content_type != "application/json":
             message = (refusal.text or refusal.reason).strip()
             if isinstance(refusal, web.HTTPMethodNotAllowed):
-                message = f"nothing answers {request.method} {request.path[:100]} here"
+                message = f"there is no route for {request.method} {request.path[:100]}"
             kind = ErrorType.INVALID if refusal.status < 500 else ErrorType.SERVER
             code = _CODES.get(refusal.status, "invalid_request" if refusal.status < 500 else "server_error")
             refusal.text = error_body(message, code=code, kind=kind)

@@ -39,7 +39,7 @@ async def near_paths(request: web.Request, handler: Handler) -> web.StreamRespon
             raise
         near = next((it for it in near_to(path) if is_served(request.app, it)), None)
         hint = f"; did you mean {near}?" if near else ""
-        words = f"nothing answers {request.method} {request.path[:100]} here{hint}"
+        words = f"there is no route for {request.method} {request.path[:100]}{hint}"
         if is_openai(request):
             raise web.HTTPNotFound(text=f"{words}\n") from None
         text = json.dumps({"error": words}) + "\n"

@@ -50,7 +50,7 @@ async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -
             "voice cannot be used", of="voice", model=model.name, voice=name, reason=str(error)
         )
         raise web.HTTPInternalServerError(
-            text=f"the voice {name!r} cannot be used; the server's log says why\n"
+            text=f"the voice {name!r} cannot be used; see the server's log\n"
         ) from error
 
 
@@ -78,7 +78,7 @@ async def prompt_of_session(
         raise FieldError(f"{param}: {error}", param=param, code=INVALID_VALUE, event_id=event_id) from error
     except (AudioError, CheckpointError) as error:
         services.provoked.error("voice cannot be used", of="voice", model=model.name, reason=str(error))
-        raise SessionFailedError(f"the voice {voice!r} cannot be used; the server's log says why") from error
+        raise SessionFailedError(f"the voice {voice!r} cannot be used; see the server's log") from error
 
 
 def make_prompt(model: ServedModel, text: str, voice_name: str | None) -> Prompt:

@@ -100,7 +100,7 @@ async def voice_of(model: ServedModel, name: str | None, services: Services) -> 
         services.provoked.error(
             "voice cannot be used", of="voice", model=model.name, voice=chosen[:MAX_NAME], reason=str(error)
         )
-        raise SessionFailedError("this voice cannot be used; the server's log says why") from error
+        raise SessionFailedError("this voice cannot be used; see the server's log") from error
 
 
 def words_of(request: web.Request) -> Refusal:

@@ -136,7 +136,7 @@ class WyomingPort:
         if not text.strip():
             raise ProtocolError("the event transcript has no words")
         if conversation.agent.stt.engine.health().draining:
-            raise DrainingError("the server is leaving")
+            raise DrainingError("the server is shutting down")
         with self._services.answering():
             async with held(self._services, socket, caller):
                 await socket.while_connected(self._write(socket, caller, conversation, text))

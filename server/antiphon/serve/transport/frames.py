@@ -120,7 +120,7 @@ class FrameReader:
         if first & 0xF in DATA and size + len(self._partial) > self.max_bytes:
             raise FrameError(
                 CloseCode.MESSAGE_TOO_BIG,
-                f"a message of {size + len(self._partial)} bytes; at most {self.max_bytes} are taken",
+                f"a message of {size + len(self._partial)} bytes, the limit is {self.max_bytes}",
             )
         end = body + size
         if end > len(data):
@@ -157,7 +157,9 @@ class FrameReader:
     def _assemble(self, opcode: int, is_final: bool, payload: bytes) -> tuple[int, bytes | str] | None:
         """Add a frame of data; returns the message if it is the last frame."""
         if (opcode == CONTINUATION) == (self._opcode == CONTINUATION):
-            raise FrameError(CloseCode.PROTOCOL_ERROR, "a message inside another, or a continuation of none")
+            raise FrameError(
+                CloseCode.PROTOCOL_ERROR, "a message within another, or a continuation without a message"
+            )
         kind = opcode or self._opcode
         if kind == TEXT and not (opcode and is_final):
             self._decode(payload, is_final)

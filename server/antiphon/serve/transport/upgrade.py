@@ -48,7 +48,7 @@ async def open_socket(
     await response.prepare(request)
     transport = request.transport
     if transport is None or transport.is_closing():
-        raise ConnectionResetError("the peer left during the upgrade")
+        raise ConnectionResetError("the peer disconnected during the upgrade")
     if (connection := transport.get_extra_info("socket")) is not None:
         # Otherwise the kernel's buffer grows to megabytes, minutes of Opus, for a peer that does not read.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.max_unsent_bytes)

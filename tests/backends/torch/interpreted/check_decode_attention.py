@@ -1,4 +1,4 @@
-"""The Triton kernels on a CPU, against the torch path; run by ``test_steps.py``."""
+"""Attention kernels on a CPU compared with torch; run by ``test_steps.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""These tests run in a process of their own, on Triton's interpreter."""
+"""These tests run in a separate process, on Triton's interpreter."""
 
 from __future__ import annotations
 
