@@ -165,7 +165,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         default=0.0,
         dest="cut_every_s",
         metavar="SECONDS",
-        help="mean seconds between cuts of each connection, after which the call is resumed [never]",
+        help="mean time between cuts of each connection, in s; calls then resume [never]",
     )
     group.add_argument(
         "--processes", type=_at_least_one, default=1, metavar="N", help="generator processes [1]"
@@ -209,7 +209,7 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
         default=10.0,
         dest="ready_timeout_s",
         metavar="SECONDS",
-        help="seconds in addition to --wait in which the server must admit a session [10]",
+        help="longest wait for admission in s, in addition to --wait [10]",
     )
     group.add_argument(
         "--set",
@@ -232,7 +232,7 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--json", metavar="FILE", help="everything as JSON; - for standard output")
+    group.add_argument("--json", metavar="FILE", help="report as JSON; - for standard output")
     group.add_argument("--plot", type=Path, metavar="FILE.png", help="latency over time and its distribution")
     group.add_argument("--out", type=Path, metavar="REPLY.wav", help="audio that session 0 received")
     group.add_argument("--quiet", action="store_true", dest="is_quiet", help="no progress bar")

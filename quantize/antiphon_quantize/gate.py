@@ -37,8 +37,8 @@ examples:
   antiphon gate ./tiny ./tiny-int8 --questions ./held-out
   antiphon gate ./moshiko ./moshiko --backend torch --backend-option-b kv=int4
 
-A is the baseline, B the candidate. B's recipe says what is allowed, and why; --limit wins over it. The exit
-code is 1 if a limit is missed.
+A is the baseline, B the candidate. The limits are those of B's recipe; --limit overrides them. The exit code
+is 1 if a limit is missed.
 """
 
 
@@ -153,8 +153,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--backend", choices=names, default=AUTO, help="the backend of both models [%(default)s]")
     add("--backend-a", choices=names, help="the backend of A")
     add("--backend-b", choices=names, help="the backend of B")
-    add("--backend-option", action="append", default=[], metavar="NAME=VALUE", help="as for serve")
-    add("--backend-option-b", action="append", default=[], metavar="NAME=VALUE", help="of B only")
+    add("--backend-option", action="append", default=[], metavar="NAME=VALUE", help="of both backends")
+    add("--backend-option-b", action="append", default=[], metavar="NAME=VALUE", help="of B's backend")
     add("--device", help="device of both backends")
     add("--audio", nargs="+", type=Path, default=[], metavar="FILE", help="recorded speech [built-in clips]")
     add(
@@ -180,7 +180,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         help="questions at once, or as many as recordings [%(default)s]",
     )
     add("--turns", type=int, default=40, metavar="N", help="timed steps of each model [%(default)s]")
-    add("--limit", action="append", default=[], metavar="'MEASURE<=X'", help="or >=; MEASURE may have a *")
+    add(
+        "--limit", action="append", default=[], metavar="'MEASURE<=X'", help="a limit, or >=; * is a wildcard"
+    )
     add("--limits", type=Path, metavar="FILE", help="limits in TOML [those of B's recipe]")
-    add("--json", type=Path, metavar="FILE", help="a file for the verdict as JSON")
+    add("--json", type=Path, metavar="FILE", help="write the verdict as JSON")
     return parser.parse_args(list(argv))

@@ -36,11 +36,10 @@ examples:
   antiphon quantize --gguf model.q8.gguf --model ./moshiko ./moshiko-int8
   antiphon serve --model ./moshiko-int8
 
-A recipe says which tensors are rounded, and why the others are not; our own are in the package, in
-antiphon_quantize/recipes. OUT appears when it is complete, and is a model like any other. For torch, a run
-that was stopped leaves OUT.part, and the same command continues it. The result is compared with its original
-(antiphon gate, docs/gate.md); where it misses a limit of its recipe, OUT does not appear and the exit
-code is 1.
+A recipe lists the tensors to round, with reasons for the others; the built-in recipes are in
+antiphon_quantize/recipes. OUT is created when it is complete. With target torch, a stopped run leaves
+OUT.part, and the same command continues it. The quality gate compares OUT with the original (antiphon gate,
+docs/gate.md); if it misses a limit of its recipe, OUT is not created and the exit code is 1.
 """
 
 TARGETS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -143,7 +142,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--model", required=True, help="a built-in name, a folder, or hf://owner/repo[@revision]"
     )
-    parser.add_argument("--target", choices=TARGETS, default="torch", help="its backend [torch]")
+    parser.add_argument(
+        "--target", choices=TARGETS, default="torch", help="backend of the new checkpoint [torch]"
+    )
     parser.add_argument("--recipe", default="int8", help="a recipe's name, or its file (.toml) [int8]")
     parser.add_argument(
         "--calibration",
@@ -154,10 +155,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="recordings for recipes with calibration (awq, gptq, smooth) [built-in clips]",
     )
     parser.add_argument(
-        "--gguf", type=Path, metavar="FILE", help="the language model's weights instead of the model's own"
+        "--gguf", type=Path, metavar="FILE", help="GGUF file to replace the language model's weights"
     )
-    parser.add_argument("--no-gate", action="store_true", help="do not judge the new checkpoint")
-    parser.add_argument("--accept-degradation", action="store_true", help="judge, and write OUT in any case")
+    parser.add_argument("--no-gate", action="store_true", help="skip the quality gate")
+    parser.add_argument("--accept-degradation", action="store_true", help="write OUT even if the gate fails")
     parser.add_argument(
         "--questions", type=Path, metavar="FOLDER", help="spoken questions for the gate (docs/gate.md)"
     )

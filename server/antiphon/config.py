@@ -57,7 +57,7 @@ class ModelConfig:
     languages: tuple[str, ...] = option(
         ("en",), "languages that Home Assistant offers it for", metavar="CODE"
     )
-    outside_files: bool = option(False, "whether its folder may name files outside of itself")
+    outside_files: bool = option(False, "allow files outside of its folder")
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a name that does not fit into a path."""
@@ -90,20 +90,23 @@ class ServerConfig:
     agents: tuple[AgentConfig, ...] = field(default=(), metadata={"is_entries": True})
     agent: str | None = option(
         None,
-        "voice agent of the recogniser and the synthesiser served",
+        "name of a voice agent that uses the served recogniser and synthesiser",
         metavar="NAME",
         group=Group.AGENT,
         is_basic=True,
     )
     llm: str | None = option(
         None,
-        "the agent's text model, any with OpenAI's chat completions",
+        "address of the agent's text model, with OpenAI's chat completions",
         metavar="URL",
         group=Group.AGENT,
         is_basic=True,
     )
     llm_model: str | None = option(
-        None, "the text model's name; default: the only one there", metavar="NAME", group=Group.AGENT
+        None,
+        "name of the text model; default: the only one of the address",
+        metavar="NAME",
+        group=Group.AGENT,
     )
     llm_key_env: str | None = option(
         None,
@@ -139,7 +142,7 @@ class ServerConfig:
     )
     outside_files: bool = option(
         False,
-        "let a model's folder name files outside of itself: by '..', file://, links or hf://",
+        "allow a model's folder to use files outside of it: by '..', file://, links or hf://",
         group=Group.MODELS,
     )
     skip_digests: bool = option(

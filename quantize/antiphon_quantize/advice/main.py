@@ -108,7 +108,7 @@ def compose_override(fit: Fit[AudioFamily], request: FitRequest, gpus: int = 1) 
 
 EXAMPLES = """\
 examples:
-  antiphon models                                  what is built in, cached, published, and fits here
+  antiphon models                                  all models, and those that fit on this machine
   antiphon models --fits 24GB --modality duplex --license commercial --sessions 8
   antiphon models --fits H100 --modality duplex --sessions 40 --compose compose.override.yaml
   antiphon models --fits H100 --modality duplex --sessions 40 --gpus 8 --compose compose.override.yaml
@@ -122,7 +122,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The options of the command."""
     parser = Parser(
         prog="antiphon models",
-        description="The built-in, cached and published models, with licences, sizes and what fits.",
+        description="List built-in, cached and published models, with licences and sizes.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -137,7 +137,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compose",
         metavar="FILE",
-        help="write the recommendation as an override of compose.yaml, '-' prints it",
+        help="write the recommendation as an override of compose.yaml; '-' prints it",
     )
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs that --compose uses [1]")
     return parser

@@ -256,8 +256,8 @@ examples:
   antiphon doctor --model ./moshiko-int8 --port 9000
   antiphon doctor --no-speed                 without running a model
 
-A line with "MISSING" needs the remedy below it before a server starts, and makes the exit code 1. A line with
-"note" says what would be better.
+With a line "MISSING" a server cannot start, and the exit code is 1: apply the remedy below the line. A line
+"note" has a recommendation.
 """
 
 
@@ -318,7 +318,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--model", default=DEFAULT_MODEL, help="the model to run [%(default)s]")
     parser.add_argument("--host", default=known["host"].default, help="address to listen on [%(default)s]")
-    parser.add_argument("--port", type=int, default=known["port"].default, help="[%(default)s]")
+    parser.add_argument("--port", type=int, default=known["port"].default, help="TCP port [%(default)s]")
     for name in ("llm", "llm_model", "llm_key_env"):
         info = known[name]
         parser.add_argument(info.flag, metavar=info.unit, help=info.help)

@@ -31,13 +31,13 @@ EXAMPLES = """\
 examples:
   antiphon bench                                          the default model: out/card.md, .json and .png
   antiphon bench --model ./moshiko-int8 --model ./moshiko --baseline ./moshiko --rows 1,2,4,8
-  antiphon bench --config models.toml --seconds 60        what antiphon serve --config would serve
+  antiphon bench --config models.toml --seconds 60        the models of antiphon serve --config
   antiphon bench --model ./a --model ./b --baseline ./b --quality gate.json
   antiphon bench slots --model ./moshiko-int8 antiphon.toml
 
-Several models are measured alternately (A B A B ...): on a machine that does other things too, ratios
-hold where milliseconds do not. Each runs in a process of its own, which its peak memory is that of.
-The most slots that are answered in time: antiphon bench slots --help.
+Several models are measured alternately (A B A B ...), so that other load on the machine affects all of
+them: compare ratios rather than milliseconds. Each model runs in a separate process, for its peak memory.
+To find the number of slots: antiphon bench slots --help.
 """
 
 
@@ -103,7 +103,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="FILE",
-        help="what antiphon gate wrote, one for each model that is not the baseline, in their order; "
+        help="JSON of antiphon gate, one file for each model except the baseline, in order; "
         "without it the gate is run",
     )
     add_plan_options(parser, seconds=10.0, rows="1,2,4")

@@ -94,7 +94,7 @@ def add_models_options(parser: argparse.ArgumentParser) -> None:
 
 def add_backend_options(parser: argparse.ArgumentParser) -> None:
     """Options of a backend, named as in ``antiphon serve``."""
-    parser.add_argument("--backend", default=AUTO, help=f"what runs it [{AUTO}]")
+    parser.add_argument("--backend", default=AUTO, help=f"backend [{AUTO}]")
     parser.add_argument("--device", help="device, such as cpu, cuda, cuda:1")
     parser.add_argument(
         "--backend-option", action="append", default=[], metavar="NAME=VALUE", help="an option of the backend"
@@ -164,15 +164,15 @@ def add_plan_options(parser: argparse.ArgumentParser, *, seconds: float, rows: s
     """Options of the measurement plan."""
     parser.add_argument("--rows", default=rows, metavar="N,N", help=f"numbers of rows, ascending [{rows}]")
     parser.add_argument(
-        "--seconds", type=float, default=seconds, help=f"paced ticks of a turn, in seconds [{seconds:g}]"
+        "--seconds", type=float, default=seconds, help=f"length of a round in s [{seconds:g}]"
     )
-    parser.add_argument("--turns", type=int, default=3, metavar="N", help="turns of each model [3]")
+    parser.add_argument("--turns", type=int, default=3, metavar="N", help="rounds for each model [3]")
     parser.add_argument(
         "--lead-frames",
         type=int,
         default=25,
         metavar="N",
-        help="frames at the start of every turn that are not counted [25]",
+        help="warm-up frames of each round, not counted [25]",
     )
 
 

@@ -38,9 +38,9 @@ examples:
   antiphon bench slots --model ./moshiko-int8 --backend torch --seconds 60 antiphon.toml
   antiphon serve --config antiphon.toml
 
-The number is found as --slots auto finds it when a server starts; then the rows of it that are ready at once
-are ticked once a frame for some seconds. When p99 of a tick is longer than the half of a frame, nothing is
-written and the exit code is 1: a frame can wait for one tick and needs its own, so some would be late.
+The number is that of --slots auto. To confirm it, the rows that are ready at the same time run one tick a
+frame for --seconds. If the p99 of a tick is longer than half a frame, no file is written and the exit code
+is 1: a frame may wait for one tick and then needs its own, so some frames would be late.
 """
 
 
@@ -160,7 +160,7 @@ def config_text(
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         prog="antiphon bench slots",
-        description="Find the most slots that are answered in time, and write them as a configuration.",
+        description="Find the largest number of slots without late frames, and write it as a configuration.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -169,7 +169,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} [{DEFAULT_MODEL}]")
     add_backend_options(parser)
     most = EngineConfig().max_slots
-    parser.add_argument("--max-slots", type=int, default=most, metavar="N", help=f"most slots [{most}]")
+    parser.add_argument(
+        "--max-slots", type=int, default=most, metavar="N", help=f"upper limit of slots [{most}]"
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help="time of the final check [10]")
     options = parser.parse_args(list(argv))
     if options.max_slots < 1:

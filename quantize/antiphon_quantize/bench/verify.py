@@ -124,8 +124,8 @@ examples:
   antiphon verify ./moshiko-int8 --baseline ./moshiko
   antiphon verify ./stt-1b --no-figure --out out/stt-1b
 
-A model that is not in the hub's cache, on a machine that cannot reach the hub: the error names the command
-that fetches it where there is a network (hf download OWNER/NAME); the cache ($HF_HOME) can be copied.
+Without access to the hub, a model must be in the hub's cache: run hf download OWNER/NAME on another machine
+and copy the cache ($HF_HOME).
 """
 
 UPSTREAM = "reference"

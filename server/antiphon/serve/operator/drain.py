@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="antiphon drain",
-        description="Drain a worker: no new calls; those that can be resumed continue at another worker.",
+        description="Drain a worker: it admits no new calls, resumable calls move to another worker.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -49,7 +49,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--secret", required=True, metavar="FILE", help="file with the hand_over_secret of both"
     )
-    parser.add_argument("--wait", type=float, default=0.0, metavar="SECONDS", help="wait for it to exit [0]")
+    parser.add_argument(
+        "--wait", type=float, default=0.0, metavar="SECONDS", help="longest wait for its exit, in s [0]"
+    )
     options = parser.parse_args(list(argv))
     secret = SharedSecret.read(Path(options.secret))
     leaving = OtherWorker(options.url, secret, timeout_s=ASK_S)
