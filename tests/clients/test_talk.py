@@ -187,7 +187,7 @@ def test_a_machine_without_devices_is_said_in_words(
 ) -> None:
     devices.devices = []
     assert main(["--list-devices"]) == 0
-    assert capsys.readouterr().out.startswith("no sound devices: this machine shows PortAudio neither")
+    assert capsys.readouterr().out.startswith("no sound devices: PortAudio finds neither")
 
 
 def test_the_url_carries_the_format_and_the_patience() -> None:

@@ -261,8 +261,8 @@ def test_changed_byte_is_found_by_verifying(described: Path) -> None:
     with pytest.raises(CheckpointDigestError) as refused:
         checkpoint.verify()
     assert str(refused.value) == (
-        f"{mimi} has SHA-256 {found}, the manifest says {promised}; copy it again from where the folder "
-        "comes from, or, if you changed it: antiphon serve --skip-digests"
+        f"{mimi} has SHA-256 {found}, the manifest says {promised}; copy it again from its source, "
+        "or, if you changed it: antiphon serve --skip-digests"
     )
     assert (refused.value.found, refused.value.promised) == (found, promised)
 

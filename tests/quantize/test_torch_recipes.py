@@ -181,7 +181,7 @@ def test_what_cannot_be_heard_is_said(source: Path, tmp_path: Path) -> None:
     spoken = make_checkpoint(tmp_path / "tts", kind="tts")
     with pytest.raises(UnsupportedError, match="is a tts model: it listens to no recording"):
         main([*line, str(spoken), str(tmp_path / "out")])
-    with pytest.raises(ConfigError, match="--calibration is for the target torch; onnx listens to nothing"):
+    with pytest.raises(ConfigError, match="--calibration is for the target torch; onnx has no calibration"):
         main(["--target", "onnx", "--recipe", "int8", *line[2:], str(source), str(tmp_path / "out")])
     assert not (tmp_path / "out.part").exists()
 

@@ -74,8 +74,8 @@ def test_a_busy_machine_is_said() -> None:
     card = made_card()
     cores = card.entries[0].facts.hardware.count
     assert not is_busy(card)
-    assert "read ratios" not in render(card)
-    assert "read ratios, not milliseconds" in render(replace(card, load_average=0.31 * cores))
+    assert "use ratios" not in render(card)
+    assert "use ratios, not milliseconds" in render(replace(card, load_average=0.31 * cores))
 
 
 def test_the_figure_is_a_picture_of_its_size(tmp_path: Path) -> None:

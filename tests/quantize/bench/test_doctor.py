@@ -86,7 +86,7 @@ def test_late_ticks_get_fewer_slots(tick_s: float, state: DoctorState) -> None:
 def test_what_is_short_has_a_remedy() -> None:
     for finding, remedy in (
         (check_python((3, 9, 1)), "install Python 3.11 or newer"),
-        (check_cores(1), "give it two"),
+        (check_cores(1), "use two"),
         (check_memory(500_000_000), "give it 1 GB"),
         (check_files(256), "LimitNOFILE=65536"),
         (check_gpus([Gpu("a card", 80 * 10**9)], find=lambda _: None), "[torch]"),

@@ -80,9 +80,9 @@ def test_more_rows_than_there_are_are_refused() -> None:
     ("plan", "said"),
     [
         (((), 1.0, 1, 0), r"rows \[\] must be ascending whole numbers from 1"),
-        (((2, 1), 1.0, 1, 0), r"rows \[2, 1\] must be different"),
-        (((1, 1), 1.0, 1, 0), r"rows \[1, 1\] must be different"),
-        (((0, 1), 1.0, 1, 0), r"rows \[0, 1\] must be different"),
+        (((2, 1), 1.0, 1, 0), r"rows \[2, 1\] must be ascending"),
+        (((1, 1), 1.0, 1, 0), r"rows \[1, 1\] must be ascending"),
+        (((0, 1), 1.0, 1, 0), r"rows \[0, 1\] must be ascending"),
         (((1,), 0.0, 1, 0), "seconds = 0; a turn needs more than 0"),
         (((1,), math.nan, 1, 0), "seconds = nan; a turn needs more than 0"),
         (((1,), 1.0, 0, 0), "turns = 0 is below 1"),

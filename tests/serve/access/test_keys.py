@@ -186,7 +186,7 @@ def test_a_key_of_ones_own_is_not_repeated(
     ("argv", "typed", "sentence"),
     [
         (["a b"], "", "'a b' names no key: 1 to 64 letters, digits, and any of . _ @ -"),
-        (["a", "--sessions", "-1"], "", "--sessions -1: 0 (any number) to 999999 can be had"),
+        (["a", "--sessions", "-1"], "", "--sessions -1: 0 (any number) to 999999 is allowed"),
         (["a", "--stdin"], "short\n", "the key has 5 characters; the least is 12"),
     ],
 )

@@ -43,7 +43,7 @@ def test_a_model_that_was_replaced_is_refused_in_words(tmp_path: Path) -> None:
     check_unchanged("echo", checkpoint, running)
     path.write_bytes(b"two")
     with pytest.raises(
-        ConfigError, match=f"of the model echo in {tmp_path} are no longer those that the engine"
+        ConfigError, match=f"of the model echo in {tmp_path} have changed since the engine started"
     ):
         check_unchanged("echo", checkpoint, running)
     with pytest.raises(ConfigError, match="of the model other"):

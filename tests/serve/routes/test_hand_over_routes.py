@@ -296,8 +296,7 @@ def test_workers_that_cannot_exchange_calls_are_told_apart_before_anything_is_dr
         ),
         (
             ours,
-            "both workers have the name 'a', so no load balancer can tell them apart: "
-            "give each its own --worker",
+            "both workers have the name 'a', which a load balancer cannot distinguish: set --worker on each",
         ),
     ):
         with pytest.raises(ConfigError) as error:
@@ -310,8 +309,8 @@ def test_workers_that_cannot_exchange_calls_are_told_apart_before_anything_is_dr
     ("answer", "code", "said"),
     [
         (ConnectionRefusedError(111, "Connection refused"), 0, "gone\n"),
-        (TimeoutError("timed out"), 1, "not gone after 0.5 s\n"),
-        (None, 1, "not gone after 0.5 s\n"),
+        (TimeoutError("timed out"), 1, "still running after 0.5 s\n"),
+        (None, 1, "still running after 0.5 s\n"),
     ],
 )
 def test_a_worker_that_is_too_busy_to_answer_is_not_gone(
@@ -336,7 +335,7 @@ def test_a_worker_whose_answer_is_an_error_is_not_gone(
 ) -> None:
     monkeypatch.setattr(OtherWorker, "facts", lambda self: self._read(status, data))
     assert wait_for_end(OtherWorker("https://a.example", SECRET, timeout_s=1.0), 0.5) == 1
-    assert capsys.readouterr().out == "not gone after 0.5 s\n"
+    assert capsys.readouterr().out == "still running after 0.5 s\n"
 
 
 def test_a_secret_that_is_a_certificate_is_all_that_workers_trust(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ LONG = "+".join(["word"] * 60)
             f"text_prompt={LONG}",
             400,
             "this persona is 74 frames long (0 of voice, 62 of text, 12 of silence), "
-            "but the model looks back 60",
+            "but the model's context is 60",
         ),
         ("voice_prompt=broken", 500, "the voice 'broken' cannot be used; see the server's log"),
     ],

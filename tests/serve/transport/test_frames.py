@@ -115,7 +115,7 @@ def test_a_large_read_is_not_kept_once_its_messages_are_taken() -> None:
 
 
 def test_a_message_inside_another_is_refused() -> None:
-    with pytest.raises(FrameError, match="a message inside another"):
+    with pytest.raises(FrameError, match="a message within another"):
         received(client_frame(TEXT, b"", is_final=False) + client_frame(TEXT, b""), [])
 
 
