@@ -127,7 +127,7 @@ def tick_lines() -> Iterator[str]:
 
 
 def session_lines() -> Iterator[str]:
-    """A table of the steps of a GPU session that time ticks and hold calls."""
+    """A table of the steps of a GPU session that time ticks and run calls."""
     moshi = published_sizes()["moshi-7b"]
     most = {card: rows_held(moshi, INT8, card) for card in (H200, H100)}
     for (name, rows), limit_s in zip(TICKS, TICK_LIMITS_S, strict=True):

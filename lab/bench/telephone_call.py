@@ -1,11 +1,11 @@
-"""A call of a server over the line of :mod:`lab.bench.telephone_line`, in real time.
+"""Runs a call to a server over the line of :mod:`lab.bench.telephone_line`, in real time.
 
     python -m lab.bench.telephone_call                 ten minutes
     python -m lab.bench.telephone_call --minutes 0.5
 
-The server has a model that returns what it hears after 40 ms, and runs in this process. The call comes over a
-WebSocket to ``/twilio``, as Twilio's service sends it: packets of 20 ms with jitter, bursts, a gap and a fast
-clock, which a seed decides. The telephone returns each mark when it has played what came before.
+The server runs in this process, with a model that returns its input after 40 ms. The call uses a WebSocket to
+``/twilio``, like Twilio's service: packets of 20 ms with jitter, bursts, a gap and a fast clock, determined
+by a seed. The telephone returns each mark after it has played the audio before it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ COUNTER: Final = re.compile(r"^antiphon_(lost|dropped)_frames_total\{(.*)\} (\S+
 
 
 class EchoRows(NullRows):
-    """Rows that return their input as it is."""
+    """Rows that return their input."""
 
     def run(self, work: Work) -> Result:
         """The audio of the named rows."""
@@ -65,7 +65,7 @@ class EchoRows(NullRows):
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """What the telephone has heard, and the server's counters of frames that it lost or dropped."""
+    """The audio that the telephone received, and the server's counters of lost and dropped frames."""
 
     heard: Telephone
     loud_frames: int
@@ -73,7 +73,7 @@ class CallOutcome:
     counters: str
 
     def lines(self, plain: CallOutcome) -> Iterator[str]:
-        """For people; ``plain`` is what came of a line without faults."""
+        """The result as text; ``plain`` is the result of a line without faults."""
         said = round(self.turns * SPEAKS_S / FRAME_S)
         yield f"{said} frames of the caller's speech, {self.loud_frames} heard; the server: {self.counters}"
         yield f"{self.turns} turns of the caller, {len(self.heard.turns_s)} answered"
@@ -122,7 +122,7 @@ async def call(url: str, seconds: float, fast: float, seed: int, *, is_plain: bo
 
 
 async def measure(minutes: float, fast: float, seed: int) -> list[str]:
-    """A line without faults, then the line, each with a server of its own."""
+    """Measure a line without faults, then the line, each with a separate server."""
     outcomes = []
     for seconds, rate, is_plain in ((PLAIN_S, 0.0, True), (60 * minutes, fast, False)):
         backend = HostBackend(CODEC, EchoRows(CODEC, step_ms=1000 * MODEL_S), slots=1)

@@ -1,16 +1,16 @@
-"""Make the built-in models anew: a spoken corpus, a codec, a talker, a recogniser, a synthesiser.
+"""Makes the built-in models from scratch: a spoken corpus, a codec, a talker, a recogniser, a synthesiser.
 
 Usage: python -m lab.train [--out out/train] [--codec-minutes 60] [--decoder-minutes 30] \\
            [--talker-minutes 120] [--listener-minutes 90] [--reader-minutes 60] \\
            [--start out/built-in [--natural out/material]] [--rhvoice] [--pico] [--threads 2] \\
            [--small]
 
-Every stage keeps what it has made and goes on where it was, so a run that was stopped is simply run again; a
-run that is paused (SIGSTOP, SIGCONT) loses none of its minutes. The codec trains on from the shipped one,
-everything else starts from nothing but seeds; with --start talker, recogniser and synthesiser go on from
-the models in that folder, whose codec stays. With --natural besides, the recogniser and the synthesiser
-alone go on, and learn from natural voices too. --small makes so little that the whole takes two minutes.
-The last stages write the models' folders; `python -m lab.train.evaluate` measures them.
+Every stage keeps its results and resumes, so a stopped run is simply run again; a paused run (SIGSTOP,
+SIGCONT) loses none of its minutes. The codec is trained further from the shipped one, everything else starts
+only from seeds; with --start talker, recogniser and synthesiser are trained further from the models in that
+folder, whose codec is kept. With --natural in addition, only recogniser and synthesiser are trained further,
+also on natural voices; --small reduces the whole run to two minutes. The last stages write the models'
+folders; `python -m lab.train.evaluate` measures them.
 """
 
 from __future__ import annotations

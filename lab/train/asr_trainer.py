@@ -4,9 +4,9 @@ Usage: python -m lab.train.asr_trainer --segments out/train/segments --times out
            --test out/train/segments-test/0000.npz --test-times out/train/word-times-test/0000.npz \\
            --codec out/train/codec --start out/train/talker/best --out out/train/listener --minutes 90
 
-With ``--start`` it begins with the ear of a talker trained before, or with all of such a recogniser. With
-``--stretches`` half of what it hears are stretches of lab.train.stretches, which are used as they appear. It
-stops and goes on as lab.train.talker does. Of several tests the mean score chooses the best checkpoint.
+With ``--start`` it begins with the input layers of a trained talker, or with all of such a recogniser. With
+``--stretches`` half of the input are stretches of lab.train.stretches, used as they appear. It stops and
+resumes like lab.train.talker. With several tests, the mean score selects the best checkpoint.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class Settings:
     With half of them hidden a model does not know which it has written: 28 of 1,700 words were repeated.
     """
     misheard: float = 0.3
-    """Of a passage's codes, at most so many are another one that sounds like it, as in a voice unheard of."""
+    """largest share of a passage's codes replaced by similar-sounding ones, as in an unknown voice"""
     stretches_share: float = 0.5
-    """Of the passages, so many are stretches that were encoded whole, where there are any."""
+    """share of the batches drawn from stretches encoded whole, if there are any"""
     judge_every_steps: int = 500
     seed: int = 6
 
@@ -294,7 +294,7 @@ class Trainer:
         self.passages = [one for some in self.stretches.values() for one in some]
 
     def draw(self, rng: np.random.Generator) -> Passage:
-        """A stretch that was encoded whole, or a passage that is composed of codes."""
+        """Draw a stretch that was encoded whole, or a passage composed of codes."""
         if self.passages and rng.random() < self.settings.stretches_share:
             return self.passages[int(rng.integers(len(self.passages)))]
         return self.composer.draw(rng)
@@ -320,7 +320,7 @@ class Trainer:
         return notes
 
     def _judged(self) -> dict[str, float]:
-        """Marks of every test, by its folder where there are several; the best checkpoint is kept."""
+        """Scores of every test, by folder if there are several; the best checkpoint is kept."""
         notes, scores = dict[str, float](), list[float]()
         for folder, rooms in self.tests.items():
             got = dictate(self.course.judged, rooms, self.tokenizer)

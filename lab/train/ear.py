@@ -1,7 +1,7 @@
-"""A second independent listener, who knows English at large: Whisper tiny.en, from lab.train.material.
+"""A second independent recogniser, of general English: Whisper tiny.en, from lab.train.material.
 
-It writes numbers in figures and spells as Americans do. What it writes is compared in the domain's spelling,
-in small letters and in words.
+It writes numbers as figures and uses American spelling. Its output is compared in the domain's spelling:
+lower case, numbers as words.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ SPELLED: Final[Mapping[str, str]] = MappingProxyType(
         "won": "one",
     }
 )
-"""Words that sound alike and signs, as the domain writes them."""
+"""Homophones and signs in the domain's spelling."""
 
 
 def in_words(text: str) -> str:
-    """What the ear wrote, in the spelling of the domain: "5 + 4 is 9." as "five plus four is nine"."""
+    """Convert the recogniser's output to the domain's spelling: "5 + 4 is 9." becomes "five plus four is
+    nine"."""
     parts = re.findall(r"[a-z']+|\d+|[-+=]", text.lower())
     return " ".join(_number(int(part)) if part.isdigit() else SPELLED.get(part, part) for part in parts)
 
@@ -64,17 +65,16 @@ def _number(value: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ear:
-    """Whisper in a process of its own, with so many threads."""
+    """Whisper in a separate process, with a number of threads."""
 
     material: Material
     threads: int = 1
 
     def hear(self, clips: Sequence[FloatArray]) -> list[str]:
-        """What is heard in each clip, float32 ``[samples]`` at 24 kHz, in the domain's spelling.
+        """Transcribe each clip, float32 ``[samples]`` at 24 kHz, in the domain's spelling.
 
         Raises:
-            SystemExit: the material lacks the ear.
-            subprocess.CalledProcessError: its program failed.
+            SystemExit: the material lacks the recogniser. subprocess.CalledProcessError: its program failed.
         """
         folder = self.material.ear
         with tempfile.TemporaryDirectory() as name:
@@ -93,18 +93,18 @@ class Ear:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """So many ``wrong`` of so many."""
+    """The number of ``wrong`` items, and of all."""
 
     wrong: int
     of: int
 
     @property
     def share(self) -> float:
-        """Wrong ones by all."""
+        """The fraction of wrong ones."""
         return round(self.wrong / max(1, self.of), 4)
 
 
 def words_wrong(said: Sequence[str], heard: Sequence[str]) -> Count:
-    """Words to insert, delete or replace, of the words said; a text can be all wrong at worst."""
+    """The edit distance in words, and the number of spoken words; at most all are wrong."""
     wrong = sum(min(len(a.split()), word_errors(a, b)) for a, b in zip(said, heard, strict=True))
     return Count(wrong, sum(len(text.split()) for text in said))

@@ -1,8 +1,9 @@
-"""Write down speech with Whisper, in an environment of its own: see lab.train.ear.
+"""Transcribe speech with Whisper, in a separate environment: see lab.train.ear.
 
 Usage: ENVIRONMENT/bin/python lab/train/ear_program.py MODEL SOUNDS THREADS
 
-SOUNDS is float32 at 16 kHz in an .npz, a name for each; the output is a JSON list of texts in its order.
+SOUNDS is float32 at 16 kHz in an .npz, with a name for each; the output is a JSON list of texts in that
+order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 
 def main(model: str, sounds: str, threads: str) -> int:
-    """Write down every sound."""
+    """Transcribe every sound."""
     whisper = faster_whisper.WhisperModel(
         model, device="cpu", compute_type="int8", cpu_threads=int(threads), local_files_only=True
     )

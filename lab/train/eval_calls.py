@@ -234,12 +234,13 @@ def reading_report(
     coded: Callable[[FloatArray], FloatArray],
     ear: Ear | None = None,
 ) -> dict[str, Any]:
-    """What a recogniser understands, with bounds beside it: what it does of the teacher, and by chance.
+    """Word errors of a recogniser on the synthesiser's speech, with two bounds: the teacher's speech, and
+    chance.
 
-    It is held to the answers' grammar, in which it mishears a teacher hardly ever, and then left to English
-    at large: there the two errors can be compared. ``taught`` are the texts as the teacher says them, and
-    ``coded`` is a sound after the codec: what the synthesiser is trained to say is understood no better than
-    that of the teacher's words. An ear hears the same three.
+    The recogniser first uses the grammar of the answers, in which it rarely mishears a teacher, and then
+    general English, in which the two errors can be compared. ``taught`` are the teacher's versions of the
+    texts, and ``coded`` one of them after the codec: the synthesiser cannot be understood better than its
+    training data. With an independent recogniser, its errors on the same three.
     """
     sounds = sounds_of(speeches)
     own_voice = [taught[text].pcm for text in texts]

@@ -1,15 +1,15 @@
-"""Every number of the small models' card, held out by phrasing, voice, surroundings and speed.
+"""Measures all numbers of the small models' cards, on held-out phrasings, voices, surroundings and speeds.
 
 Usage: python -m lab.train.evaluate --model out/train/tiny --stt out/train/tiny-stt \\
            --tts out/train/tiny-tts --speech out/train/codec-test \\
            --questions out/train/questions-test --json out/train/tiny.json
 
-Training chooses the best checkpoint by the first shard of the held-out questions; the others judge. Where
-there is one alone, it judges too, and the report's "judged_by" says so.
+Training selects the best checkpoint by the first shard of the held-out questions; the other shards are used
+here. With a single shard, that one is used, and the report's "judged_by" states it.
 
-Starts servers of its own and calls them as anybody would: the talker in real time, the recogniser and the
-synthesiser as fast as they can. --only has one part measured alone. The parts "duplex" and "natural" have no
-server: see lab.train.duplex and lab.train.yardsticks.
+It starts servers and calls them like clients: the talker in real time, recogniser and synthesiser at full
+speed; --only selects one part. The parts "duplex" and "natural" run without a server: see lab.train.duplex
+and lab.train.yardsticks.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def serving(model: str, options: argparse.Namespace) -> Iterator[RunningServer]:
 
 
 def judging_shards(folder: Path) -> list[Path]:
-    """All but the first, by which training chooses the best checkpoint; the first if it is the only one.
+    """All shards but the first, by which training selects the best checkpoint; the only one if there is one.
 
     Raises:
         SystemExit: there is none.
@@ -92,7 +92,7 @@ def judging_shards(folder: Path) -> list[Path]:
 
 
 def held_out_questions(folder: Path) -> list[Utterance]:
-    """Those of the shards that judge."""
+    """The questions of the judging shards."""
     return [one for path in judging_shards(folder) for one in read_shard(path)]
 
 
@@ -129,7 +129,7 @@ def read_aloud(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def as_taught(name: str, texts: Sequence[str], options: argparse.Namespace) -> Mapping[str, Answer]:
-    """The texts as the teacher of a voice says them; Kokoro's voices need the material."""
+    """The teacher's versions of the texts; Kokoro's voices need the material."""
     if name in VOICES:
         return speak_answers(texts, voice=Voice("flite", VOICES[name]))
     teacher = natural_speakers(Material(options.material))[name]
@@ -137,7 +137,8 @@ def as_taught(name: str, texts: Sequence[str], options: argparse.Namespace) -> M
 
 
 def english_at_large(url: str, name: str, options: argparse.Namespace, ear: Ear) -> Count:
-    """Words that the ear hears wrong of sentences outside the domain, of which the model knows few."""
+    """Word errors of the independent recogniser on sentences outside the domain, most of whose words are
+    unknown to the model."""
     rng, outside = random.Random(14), Outside(held_out=True)
     drawn = [outside.draw(rng)[0] for _ in range(4 * ENGLISH_SENTENCES)]
     texts = [turn.question for turn in drawn if turn.intent in (CHAT, PROSE)][:ENGLISH_SENTENCES]
@@ -154,7 +155,7 @@ def voices_of(model: str) -> list[str]:
 
 
 def naturally(options: argparse.Namespace) -> dict[str, Any]:
-    """How the talker, and the recogniser if it is named, take natural voices and people."""
+    """Scores of the talker, and of a given recogniser, on natural voices and people."""
     material = Material(options.material)
     sets, ear = Sets.of(material, options.yardsticks), Ear(material)
     report: dict[str, Any] = {"talker": ask(Talker(options.model, options.backend), sets, ear)}
@@ -197,7 +198,7 @@ def in_process(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def progress(what: str) -> Callable[[int, int], None]:
-    """Print the progress, with the time left."""
+    """Print the progress, with the remaining time."""
     start_s = time.monotonic()
 
     def note(done: int, total: int) -> None:

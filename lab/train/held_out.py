@@ -29,7 +29,7 @@ VOICES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """By program; those of espeak-ng are variants, spoken with every accent of English.
 
-Kokoro's are natural: they speak the natural tests, and training mixes none of them into another voice.
+Kokoro's natural voices are used in the natural tests, and training mixes none of them into another voice.
 """
 BENDINGS: Final = ("warp", "flutter")
 """Ways to make another voice from one, see lab.train.bendings; training uses only Praat's."""
@@ -64,10 +64,11 @@ PHRASINGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 The phrasings that a talker missed have been inspected, and training's own phrasings extended since: none of
 them contains one of these, but some are similar: "tell me please who you are", or "can you tell me" before
-other words. A recogniser's lines continue as others do, so that one in ten thousand may be one of these.
+other words. A recogniser's training lines are continued at random, so that one in ten thousand may be one of
+these.
 """
 PEOPLE: Final = "recording"
-"""Program of voices that are recordings of people: training hears none of them."""
+"""The program name of recordings of people, which training never uses."""
 SENTENCES_SHARE: Final = 4
 """One sentence of external text in this number is reserved for the tests."""
 

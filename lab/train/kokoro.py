@@ -1,6 +1,6 @@
-"""Kokoro-82M, natural speech of 54 voices: text in, sound out, and when each of its words starts.
+"""Kokoro-82M, natural speech of 54 voices: synthesis with the start of each word.
 
-Its graph says how long each phoneme lasts. It has no chance in it: the same text by the same voice is the
+The graph also returns the duration of each phoneme. It is deterministic: the same text and voice give the
 same sound. The files are those of lab.train.material; espeak-ng turns text into phonemes.
 """
 
@@ -30,11 +30,11 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 PROGRAM: Final = "kokoro"
-"""Of a :class:`Voice` that speaks by it; a speed of 160 words a minute is the voice's own."""
+"""The ``program`` of a :class:`Voice` of Kokoro; 160 words a minute is the voice's original speed."""
 STEP_SAMPLES: Final = 600
-"""Phonemes last for whole steps of 25 ms."""
+"""Phoneme durations are multiples of 25 ms."""
 STYLES: Final = (510, 1, 256)
-"""Of a voice, one for each number of phonemes."""
+"""Styles of a voice, one for each number of phonemes."""
 MIXED: Final = "+"
 """Joins the names of voices that are mixed in equal parts."""
 SPEAKERS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -57,7 +57,7 @@ SPEAKERS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         ),
     }
 )
-"""By espeak-ng's name of their language."""
+"""Voices by espeak-ng's name of their language."""
 ENGLISH: Final = ("en-us", "en-gb")
 PAIRS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -77,20 +77,20 @@ PAIRS: Final[Mapping[str, str]] = MappingProxyType(
         "d^ʑ": "ʥ",
     }
 )
-"""Sounds that Kokoro takes for one, joined by "^" as espeak-ng is asked to."""
+"""Phoneme pairs that Kokoro has as one symbol; espeak-ng is configured to join them with "^"."""
 ENGLISH_SOUNDS: Final[Mapping[str, str]] = MappingProxyType(
     {"e": "A", "r": "ɹ", "x": "k", "ɐ": "ə", "ɚ": "əɹ", "ɬ": "l", "ʔ": "t", "ɾ": "T", "o": "ɔ"}
 )
-"""What else espeak-ng writes otherwise in English."""
+"""Other differences of espeak-ng's phonemes in English."""
 
 
 def voices(language: str, *, held_out: bool) -> tuple[str, ...]:
-    """The voices of a language that training has, or those of the tests."""
+    """The training voices of a language, or those of the tests."""
     return tuple(name for name in SPEAKERS[language] if (name in kept.VOICES[PROGRAM]) == held_out)
 
 
 def language_of(voice: str) -> str:
-    """That of the first of mixed voices.
+    """The language of a voice; of a mixture, that of the first voice.
 
     Raises:
         ValueError: there is no such voice.
@@ -103,7 +103,7 @@ def language_of(voice: str) -> str:
 
 
 def phonemes(text: str, language: str) -> str:
-    """The phonemes of a text as Kokoro writes them, a space between words that are spoken apart.
+    """The phonemes of a text in Kokoro's notation, with a space between words that are spoken separately.
 
     Raises:
         subprocess.CalledProcessError: espeak-ng has no such language.
@@ -124,9 +124,9 @@ def phonemes(text: str, language: str) -> str:
 
 
 def spoken_together(words: Sequence[str], parts: Sequence[str], language: str) -> list[int]:
-    """How many of the words each part of their phonemes says: espeak-ng takes "of the" together.
+    """The number of words in each phoneme group: espeak-ng joins "of the".
 
-    Nothing where the parts cannot be told apart.
+    Empty if the groups are ambiguous.
     """
     if len(words) == len(parts):
         return [1] * len(parts)
@@ -141,7 +141,7 @@ def spoken_together(words: Sequence[str], parts: Sequence[str], language: str) -
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Float32 ``pcm [samples]`` at 24 kHz, and the second in which each word starts, none if unknown."""
+    """Float32 ``pcm [samples]`` at 24 kHz, and the start of each word in seconds; no starts if unknown."""
 
     pcm: FloatArray
     starts_s: tuple[float, ...]
@@ -162,10 +162,10 @@ class Kokoro:
         self._voices = folder / "voices"
 
     def speak(self, voice: Voice, text: str) -> Said:
-        """``text`` by a voice, or by the mean of several; its throat bends what it says.
+        """Synthesise ``text`` with a voice, or the mean of several, modified by its throat.
 
         Raises:
-            ValueError: there is no such voice, or nothing to say.
+            ValueError: there is no such voice, or the text is empty.
         """
         language, words = language_of(voice.name), text.split()
         parts = phonemes(text, language).split()
@@ -191,7 +191,7 @@ class Kokoro:
 
 
 def _shared(begun: Sequence[float], words: Sequence[str], counts: Sequence[int]) -> Iterator[float]:
-    """The starts of words of which ``counts`` are said together: these share their time by their letters."""
+    """Word starts; words that ``counts`` joins share their time in proportion to their letters."""
     at = 0
     for part, count in enumerate(counts):
         letters = list(accumulate((len(word) for word in words[at : at + count]), initial=0))

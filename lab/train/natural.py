@@ -1,11 +1,11 @@
-"""Speak the domain's questions, and what is none, in natural voices: shards, each made from its own seed.
+"""Synthesise the domain's questions, and other speech, in natural voices: shards, each from its own seed.
 
 Usage: python -m lab.train.natural --material out/material --shards 40 --out out/train/natural
 
-The shards are those of lab.train.questions, with the start of every word. Kokoro's English voices ask, alone
-or two of them mixed, at 0.8 to 1.3 times their speed, a third bent as by another throat; its voices of seven
-other languages say what is to be refused. A shard that is there is kept. Two processes share the work with
---part 0/2 and --part 1/2: a second of speech takes 0.6 s of a core.
+The shards are those of lab.train.questions, with the start of every word. Kokoro's English voices ask the
+questions, single or mixed in pairs, at 0.8 to 1.3 times their speed, a third modified by another throat; its
+voices of seven other languages speak utterances to be refused. Existing shards are kept. Two processes share
+the work with --part 0/2 and --part 1/2: a second of speech takes 0.6 s of a core.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ SPEEDS: Final = (0.8, 1.3)
 MIXED_SHARE: Final = 0.3
 BENT_SHARE: Final = 0.3
 HALF_SHARE, WORDS_SHARE, ANSWER_SHARE, OUTSIDE_SHARE = 0.05, 0.1, 0.1, 0.3
-"""Of training's utterances: halves of questions, words in no order, answers read aloud, outside the domain.
+"""Shares of the training's utterances: halves of questions, words in random order, answers read aloud, speech
+outside the domain.
 
-The tests have no words and no answers.
+The tests have neither random words nor answers.
 """
 ABROAD_SHARE: Final = 0.3
-"""Of what is outside the domain, so much is in another language."""
+"""Share of the speech outside the domain in other languages."""
 LOUDNESS: Final = 0.1
-"""Root mean square of an utterance: Kokoro's voices differ by 10 dB, a caller's distance is drawn later."""
+"""Root mean square of an utterance: Kokoro's voices differ by 10 dB; the caller's distance is drawn later."""
 
 
 class Planner:
-    """Draws turns and who says them, for training or for the tests."""
+    """Draws turns and their voices, for training or for the tests."""
 
     def __init__(self, held_out: bool = False) -> None:
         self._domain, self._outside, self._held_out = Domain(), Outside(held_out), held_out
@@ -55,14 +56,14 @@ class Planner:
         self._english = tuple(name for language in ENGLISH for name in voices(language, held_out=held_out))
 
     def draw(self, rng: random.Random, intent: str | None = None) -> tuple[Turn, Voice]:
-        """A turn and its voice; of an intent of the domain, if it is named."""
+        """Draw a turn and its voice, optionally of one intent."""
         kind = 1.0 if intent else rng.random()
         if kind < OUTSIDE_SHARE:
             return self.draw_outside(rng)
         return self._in_the_domain(rng, kind - OUTSIDE_SHARE, intent), self._voice(rng, self._english)
 
     def draw_outside(self, rng: random.Random) -> tuple[Turn, Voice]:
-        """What is no question, in English or in a language that there is a voice for."""
+        """Draw speech outside the domain, in English or in a language with a voice."""
         if rng.random() < ABROAD_SHARE:
             return self._abroad(rng)
         while True:
@@ -91,7 +92,8 @@ class Planner:
         return turn, self._voice(rng, spoken[language])
 
     def _voice(self, rng: random.Random, names: tuple[str, ...]) -> Voice:
-        """One of these, or in training two of them mixed; the tests have neither mixtures nor bent voices."""
+        """One of these voices, or in training also a mixture of two; the tests have no mixtures or modified
+        voices."""
         pace = round(160 * rng.uniform(*SPEEDS))
         if self._held_out:
             return Voice(PROGRAM, rng.choice(names), pace)
@@ -101,7 +103,7 @@ class Planner:
 
 
 def spoken(kokoro: Kokoro, turn: Turn, voice: Voice) -> Utterance:
-    """A turn in a natural voice, from its first sound to its last, equally loud every time."""
+    """Synthesise a turn in a natural voice, without silence at its ends and with constant loudness."""
     said = kokoro.speak(voice, turn.question)
     heard = audible(said.pcm)
     first_s, pcm = heard.start / SAMPLE_RATE, said.pcm[heard]

@@ -1,6 +1,6 @@
-"""Speech of people, from lab.train.material: numbers joined to sums, digits, and what is outside the domain.
+"""Speech of people, from lab.train.material: numbers joined to sums, digits, and speech outside the domain.
 
-Nothing of it is kept or trained on: see lab.train.held_out.
+It is used only for tests, not for training: see lab.train.held_out.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from lab.train.questions import Utterance, trim
 from lab.train.synthetic_voices import SAMPLE_RATE, Voice
 
 GAP_S: Final = 0.12
-"""Between words that are joined, as in speech that takes its time."""
+"""Silence between joined words, as in slow speech."""
 DIGITS_GAP_S: Final = 0.25
 DIGITS_IN_A_ROW: Final = 4
 SIGNS: Final = {"add": "letters/plus", "subtract": "digits/minus"}
 SHORTEST_S, LONGEST_S = 1.2, 6.0
-"""Of prompts that are heard as turns."""
+"""Length of prompts that are used as turns."""
 
 
 def _heard(path: Path) -> FloatArray:
@@ -40,7 +40,7 @@ def _heard(path: Path) -> FloatArray:
 
 
 def _joined(sounds: Sequence[FloatArray], gap_s: float) -> tuple[FloatArray, tuple[float, ...]]:
-    """Sounds one after another, and the second in which each starts."""
+    """Concatenate sounds with gaps; also returns the start of each in seconds."""
     gap = np.zeros(int(gap_s * SAMPLE_RATE), np.float32)
     parts = list(chain.from_iterable((gap, sound) for sound in sounds))[1:]
     starts = np.cumsum([0, *(sound.size + gap.size for sound in sounds)])[:-1] / SAMPLE_RATE
@@ -52,7 +52,7 @@ def _voice(name: str) -> Voice:
 
 
 def sums(material: Material, count: int) -> list[Utterance]:
-    """ "Five plus four" and "nine minus two" of a person's numbers, every other one a difference."""
+    """ "Five plus four" and "nine minus two" from a person's numbers; every other one is a difference."""
     rng, domain = random.Random(11), Domain()
     folder = material.people("en")
     words = {word: _heard(folder / "digits" / f"{value}.wav") for value, word in enumerate(NUMBERS)}
@@ -69,7 +69,7 @@ def sums(material: Material, count: int) -> list[Utterance]:
 
 
 def digits(material: Material, count: int) -> list[Utterance]:
-    """Four digits in a row by one of six speakers, who take turns."""
+    """Four digits in a row by one of six speakers, alternating."""
     rng, takes = random.Random(12), dict[str, list[Path]]()
     for path in sorted(material.digits.glob("*.wav")):
         takes.setdefault(path.stem.split("_")[1], []).append(path)
@@ -84,7 +84,8 @@ def digits(material: Material, count: int) -> list[Utterance]:
 
 
 def prompts(material: Material, languages: Sequence[str], count: int) -> list[Utterance]:
-    """What is outside the domain: prompts in these languages in turn, of 1.2 to 6 s, by a speaker each."""
+    """Speech outside the domain: prompts in these languages, alternating, of 1.2 to 6 s, with one speaker
+    each."""
     rng, utterances = random.Random(13), list[Utterance]()
     texts = english_texts(material)
     found = {
@@ -106,7 +107,7 @@ def prompts(material: Material, languages: Sequence[str], count: int) -> list[Ut
 
 
 def english_texts(material: Material) -> dict[str, str]:
-    """What is said in each English prompt, in the domain's spelling; those of sounds are left out."""
+    """The text of each English prompt in the domain's spelling, without those of sounds."""
     lines = (material.people("en") / "texts.txt").read_text().splitlines()
     pairs = (line.split(": ", 1) for line in lines if ": " in line and not line.startswith(";"))
     domain = Domain()

@@ -50,7 +50,7 @@ QUIET = 10 ** (-40 / 20)
 class Utterance:
     """One spoken question: its turn, who speaks, by how much the sound is stretched, and the sound.
 
-    ``starts_s`` are the seconds in which its words start, where the synthesiser tells.
+    ``starts_s`` are the starts of its words in seconds, if the synthesiser reports them.
     """
 
     turn: Turn

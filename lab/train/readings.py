@@ -1,11 +1,11 @@
-"""Make what a speech synthesiser is trained on: spoken texts as codes, and the script that goes with them.
+"""Makes the training data of a synthesiser: spoken texts as codes, with their scripts.
 
 Usage: python -m lab.train.readings --shards 8 --codec out/train/codec --out out/train/readings \\
            [--natural out/material]
 
-The texts are answers of the domain (but none that is held out) and random sequences of its words, with
-breaks and words that nobody knows in them. Every word begins with a frame of the codec, so that one word is
-always much the same codes, and a small model learns them soon. A shard that is there is kept.
+The texts are answers of the domain (except held-out ones) and random sequences of its words, with breaks and
+unknown words. Every word begins with a frame of the codec, so that a word has nearly constant codes, which a
+small model learns quickly. Existing shards are kept.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from lab.train.segments import FRAME_SAMPLES, CodeArray, encode
 from lab.train.synthetic_voices import SAMPLE_RATE, Voice
 
 VOICES: Final[Mapping[str, str]] = MappingProxyType({"slt": "slt", "thomas": "awb"})
-"""Names, and flite's voices that speak with them, word by word; none of lab.train.held_out.
+"""Names of voices, and flite's voices behind them, word by word; none is in lab.train.held_out.
 
 A server uses the first name in alphabetical order if a client names none.
 """
 NATURAL_VOICES: Final[Mapping[str, str]] = MappingProxyType({"vera": "af_heart", "will": "bm_george"})
-"""Names, and the voices of Kokoro's that read under them where they are asked to, each sentence whole."""
+"""Names of voices, and Kokoro's voices behind them, used on request, for whole sentences."""
 LEAD_FRAMES: Final = 2
-"""Silence before the first word, as a script begins."""
+"""Silence before the first word, as at the start of a script."""
 TAIL_FRAMES: Final = 6
 COLD_FRAMES: Final = 10
 SHORT_PER_SHARD: Final = 300
@@ -63,8 +63,8 @@ FADE_SAMPLES: Final = 120
 class Reading:
     """A spoken text: codes int16 ``[8, frames]`` from the silence before it to the one after it.
 
-    ``text`` is as a caller would send it. Its entries, words and breaks, begin with the frames ``starts``;
-    the last of these is the frame before which all is said. ``voice`` is a name of ``VOICES`` or of
+    ``text`` has the form of a caller's request. Its entries, words and breaks, begin with the frames
+    ``starts``; the last of these is the frame after the speech. ``voice`` is a name of ``VOICES`` or of
     ``NATURAL_VOICES``.
     """
 
@@ -140,7 +140,7 @@ class Texts:
 
 
 def speakers_of(texts: Texts, threads: int) -> dict[str, Speaker]:
-    """By voice a speaker for every word, in every position that a question or answer has it in."""
+    """By voice, a speaker of every word in each position of a question or answer."""
     domain, rng = Domain(), random.Random(1)
     asked = [
         phrase.format(**fact.slots)
@@ -156,7 +156,7 @@ def speakers_of(texts: Texts, threads: int) -> dict[str, Speaker]:
 
 @dataclass(frozen=True, slots=True)
 class NaturalSpeaker:
-    """Says whole sentences in one of Kokoro's voices."""
+    """Synthesises whole sentences in one of Kokoro's voices."""
 
     kokoro: Kokoro
     voice: str
@@ -165,7 +165,7 @@ class NaturalSpeaker:
         """The sound of a sentence.
 
         Raises:
-            ValueError: Kokoro cannot say it, or not when its words start.
+            ValueError: Kokoro cannot speak the sentence, or cannot report when its words start.
         """
         one = spoken(self.kokoro, Turn("words", sentence, "", False), Voice(PROGRAM, self.voice))
         if not one.starts_s:
@@ -177,7 +177,7 @@ Reader = Speaker | NaturalSpeaker
 
 
 def natural_speakers(material: Material) -> dict[str, Reader]:
-    """By voice a natural speaker."""
+    """By voice, a natural speaker."""
     kokoro = Kokoro(material.kokoro)
     return {name: NaturalSpeaker(kokoro, voice) for name, voice in NATURAL_VOICES.items()}
 

@@ -66,17 +66,17 @@ SMALL: Final = Scale(
     answers=9,
     steps=2,
 )
-"""To see that the whole runs: what it makes knows nothing."""
+"""A test of the whole pipeline, whose models have no skills."""
 NATURAL: Final = Scale(question_shards=40, test_shards=2, natural_shards=60, reading_shards=8)
-"""With natural voices: some nine hours of questions by the others, and seven by these."""
+"""With natural voices: about nine hours of synthetic questions, and seven of natural ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """``start`` holds models made before, such as out/built-in; their codec is kept as it is.
+    """``start`` has existing models, such as out/built-in; their codec is unchanged.
 
-    With ``material``, a folder of lab.train.material, recogniser and synthesiser learn from natural voices
-    too, and go on from ``start``; the talker stays as it is.
+    With ``material``, a folder of lab.train.material, recogniser and synthesiser are trained further from
+    ``start``, also on natural voices; the talker is unchanged.
     """
 
     out: Path
@@ -185,7 +185,7 @@ class Recipe:
         ]
 
     def _natural_stages(self, material: Path) -> list[Stage]:
-        """Natural speech, whole stretches of it, and what is held out of it as codes with word times."""
+        """Natural speech, whole stretches of it, and its held-out part as codes with word times."""
         scale, said, out = self.scale, self._at("natural"), self._at
         speak = ["--material", str(material), "--utterances", str(scale.natural)]
         held_out = ["--held-out", "--shards", "1", *speak, "--out", f"{said}-test"]

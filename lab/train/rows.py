@@ -1,7 +1,7 @@
-"""A talker and a recogniser in this process: prepared tracks in, sound and words out, as fast as they go.
+"""Runs a talker and a recogniser in this process at full speed: prepared tracks in, sound and words out.
 
-What a talker says is placed where a listener hears it at the earliest: a frame after the frame that it
-answers. The times are the model's own; a server and a network add theirs.
+The talker's output is placed at its earliest audible time: one frame after the frame that it answers. The
+times are those of the model; a server and a network add to them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Talker:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Words, each with the second in which it starts; ``pauses [frames, heads]`` by frame of the track."""
+    """Words, each with its start in seconds; ``pauses [frames, heads]`` by frame of the track."""
 
     words: tuple[tuple[float, str], ...]
     pauses: FloatArray
@@ -99,7 +99,8 @@ class Written:
 
 
 class Recogniser:
-    """A recogniser with so many rows; ``prefix_frames`` of silence go before a track, by default its own."""
+    """A recogniser with a number of rows; ``prefix_frames`` of silence precede a track, by default the
+    model's own."""
 
     def __init__(
         self, model: str, backend: str | None = None, rows: int = 8, prefix_frames: int | None = None
@@ -123,7 +124,7 @@ class Recogniser:
             self._backend.set_parameters(row, sampling)
 
     def listen(self, tracks: Sequence[FloatArray]) -> list[Written]:
-        """What is written of each track, which silence as long as the text's delay follows."""
+        """The transcript of each track, which is followed by silence as long as the text's delay."""
         written: list[Written] = []
         for start in range(0, len(tracks), self._rows):
             written += self._listen(tracks[start : start + self._rows])

@@ -1,13 +1,13 @@
-"""Encode twenty seconds of a caller as the server gets them: turns, silences of every kind, a room, a line.
+"""Encodes twenty seconds of a caller as received by the server: turns, silences, a room, a line.
 
 Usage: python -m lab.train.stretches --questions out/train/natural --codec out/built-in/tiny \\
            --out out/train/stretches
 
-Where lab.train.segments encodes one question after another and composes their codes, here a whole stretch of
-sound is composed and then encoded, from the codec's first frame on. So a recogniser hears speech that begins
+lab.train.segments encodes single questions and composes their codes; this module composes a whole stretch of
+sound and encodes it from the codec's first frame on. A recogniser's input then includes speech that begins
 with the audio, speech without a pause for 20 s, and pauses of exact zeros in a room of -80 to -40 dBFS. The
-questions are those whose word starts are known, and what is outside the domain. A shard that is there is
-kept. Two processes share the work with --part 0/2 and --part 1/2.
+utterances are questions with known word starts, and speech outside the domain. Existing shards are kept. Two
+processes share the work with --part 0/2 and --part 1/2.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from lab.train.surroundings import Surroundings
 from lab.train.talker_tokenizer import TalkerTokenizer
 
 FRAMES: Final = 250
-"""Of a stretch: 20 s."""
+"""Frames of a stretch: 20 s."""
 BEGINS_AT_ONCE: Final = 0.3
-"""Of the stretches, so many begin with speech in their first sample."""
+"""Share of the stretches that begin with speech in the first sample."""
 WITHOUT_PAUSES: Final = 0.15
 LONGEST_SILENCE_S: Final = 3.0
 GAPS_S: Final = ((0.0, 0.4), (0.4, 2.0), (2.0, LONGEST_SILENCE_S))
 GAP_SHARES: Final = (0.5, 0.3, 0.2)
 HESITATES: Final = 0.15
-"""Of the turns of four words and more, so many have a silence before one of their words."""
+"""Share of the turns of at least four words with a silence before one of their words."""
 IS_QUIET: Final = 0.5
-"""Of the stretches, so many have their room's faint noise alone; others a noise, a room or a line too."""
+"""Share of the stretches with only the room's faint noise; others also have a noise, a room or a line."""
 ROOM_DB: Final = (-80.0, -40.0)
 LEAST_SNR_DB: Final = 15.0
-"""A faint voice has a fainter room."""
+"""Least signal-to-noise ratio: a faint voice has a fainter room."""
 ZEROED: Final = 0.5
-"""Of the stretches, so many have silences of exact zeros, as of a muted microphone or packets not sent."""
+"""Share of the stretches with silences of exact zeros, as with a muted microphone or missing packets."""
 ZEROED_GAPS: Final = 0.7
 SHORTEST_ZEROS_S: Final = 0.16
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Codes int16 ``[8, FRAMES]``, and in frames the words' starts and the first and last of what is spoken.
+    """Codes int16 ``[8, FRAMES]``, and in frames the words' starts and the ranges of speech.
 
     ``wordless`` is a part of ``speech``.
     """
@@ -69,7 +69,7 @@ class Stretch:
     wordless: tuple[tuple[int, int], ...]
 
     def passage(self, tokenizer: TalkerTokenizer) -> Passage:
-        """What a recogniser is trained on."""
+        """The training data of a recogniser."""
         is_wordless = np.zeros(self.codes.shape[1], np.bool_)
         for first, last in self.wordless:
             is_wordless[first + DELAY_FRAMES : last + DELAY_FRAMES] = True
@@ -85,9 +85,9 @@ class Stretch:
 
 @dataclass(slots=True)
 class Composed:
-    """A stretch while it is composed: clean sound ``[samples]``, and in samples what is said where.
+    """A stretch during composition: clean sound ``[samples]``, and in samples its words and speech.
 
-    ``silences`` are (first, end) of what lies before, between and within turns.
+    ``silences`` are (first, end) of the silences before, between and within turns.
     """
 
     pcm: FloatArray
@@ -99,18 +99,19 @@ class Composed:
 
     @classmethod
     def empty(cls) -> Composed:
-        """One of silence."""
+        """A silent stretch."""
         return cls(np.zeros(FRAMES * FRAME_SAMPLES, np.float32), [], [], [], [])
 
     def wait(self, seconds: float) -> None:
-        """Say nothing for so long."""
+        """Append silence."""
         end = min(self.pcm.size, self.at + int(seconds * SAMPLE_RATE))
         if end > self.at:
             self.silences.append((self.at, end))
         self.at = end
 
     def say(self, pcm: FloatArray, words: Sequence[tuple[int, str]], *, has_words: bool) -> None:
-        """Speak; ``words`` start at samples of ``pcm``. The end of the stretch cuts off what is too long."""
+        """Append speech; ``words`` start at samples of ``pcm``. Speech beyond the end of the stretch is cut
+        off."""
         end = min(self.pcm.size, self.at + pcm.size)
         if end == self.at:
             return
@@ -135,7 +136,7 @@ def compose(rng: np.random.Generator, utterances: Sequence[Utterance]) -> Compos
 
 
 def _take_a_turn(rng: np.random.Generator, made: Composed, one: Utterance, *, may_pause: bool) -> None:
-    """Say a turn, perhaps with a silence before one of its words."""
+    """Append a turn, possibly with a silence before one of its words."""
     pcm = one.pcm * np.float32(rng.uniform(0.7, 1.0))
     pcm = equalise(rng, pcm) if rng.random() < EQUALISED else pcm
     if one.turn.intent in WORDLESS:
@@ -152,7 +153,7 @@ def _take_a_turn(rng: np.random.Generator, made: Composed, one: Utterance, *, ma
 
 
 def heard(rng: np.random.Generator, made: Composed, utterances: Sequence[Utterance]) -> FloatArray:
-    """The sound of a stretch as a microphone and a line bring it, with its room's noise and zeros."""
+    """The sound of a stretch after a microphone and a line, with the room's noise and zeros."""
     pcm = made.pcm
     loudness = _loudness(made, pcm)
     if rng.random() < IS_QUIET:
@@ -178,7 +179,7 @@ def _loudness(made: Composed, pcm: FloatArray) -> float:
 
 
 def _zeros_in(rng: np.random.Generator, first: int, end: int) -> slice:
-    """All of a silence, or a part of it: the room's noise is heard before, after or on both sides."""
+    """All of a silence or a part of it: the room's noise remains before it, after it or on both sides."""
     least = min(end - first, int(SHORTEST_ZEROS_S * SAMPLE_RATE))
     if rng.random() < 1 / 3:
         return slice(first, end)
@@ -188,7 +189,7 @@ def _zeros_in(rng: np.random.Generator, first: int, end: int) -> slice:
 
 
 def make_stretch(rng: np.random.Generator, utterances: Sequence[Utterance], mimi: Any) -> Stretch:
-    """Compose and encode one."""
+    """Compose and encode a stretch."""
     made = compose(rng, utterances)
     codes = encode(mimi, heard(rng, made, utterances)[None])[0]
 
@@ -200,7 +201,7 @@ def make_stretch(rng: np.random.Generator, utterances: Sequence[Utterance], mimi
 
 
 def make_shard(path: Path, source: Path, seed: int, mimi: Any) -> int:
-    """Write as many stretches as say each utterance of a shard about once; returns how many."""
+    """Write enough stretches to include each utterance of a shard about once; returns their number."""
     utterances = [one for one in read_shard(source) if one.starts_s or one.turn.intent in WORDLESS]
     rng = np.random.default_rng((17, seed))
     seconds = sum(one.pcm.size for one in utterances) / SAMPLE_RATE

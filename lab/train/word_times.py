@@ -35,7 +35,7 @@ TOLERANCE_S = 0.03
 """An utterance whose length differs by more than this in the second run is excluded."""
 
 UNTIMED = ("freetts", "pico", "kokoro", "recording")
-"""Synthesisers that do not tell; Kokoro told when it spoke, where it could."""
+"""Synthesisers that report no times; Kokoro reported them during synthesis if possible."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""How the models take natural voices and people, held out from training: each figure with what it is out of.
+"""Measures the models on held-out natural voices and people: counts, with their totals.
 
-The talker and the recogniser listen in this process, clean and without noise but where it is said. Natural
-speech is spoken once and kept; see lab.train.material for where voices, recordings and the ear come from.
+Talker and recogniser run in this process, with clean input except where stated. Natural speech is synthesised
+once and kept; lab.train.material provides voices, recordings and the independent recogniser.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ QUESTIONS: Final = 112
 SUMS: Final = 150
 DIGIT_ROWS: Final = 60
 OUTSIDE_EACH: Final = 20
-"""Of natural English, of a person's English, of people's four other languages."""
+"""Number of utterances outside the domain: natural English, a person's English, people's four other
+languages."""
 PAUSES: Final = 21
 LEAD_S, LISTEN_S = 1.0, 5.0
 LEVEL: Final = 0.6
@@ -39,15 +40,15 @@ LONG_S: Final = 60.0
 GAP_S: Final = 1.0
 ROOM_DB: Final = -60.0
 HEAD: Final = 2
-"""The pause of two seconds, by which Unmute takes its turn."""
+"""Index of the probability of a pause of two seconds, which Unmute uses."""
 LEAST: Final = 0.4
 BEFORE_S, ZEROS_S, AFTER_S = 2.0, 1.0, 2.0
-"""After a question in a room: its noise, exact zeros as of a muted microphone, its noise again."""
+"""Seconds after a question in a room: its noise, exact zeros as with a muted microphone, its noise again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """What is heard; ``natural`` and ``outside`` by Kokoro's held-out voices, the rest by people."""
+    """The utterances; ``natural`` and ``outside`` in Kokoro's held-out voices, the others by people."""
 
     natural: list[Utterance]
     sums: list[Utterance]
@@ -56,7 +57,7 @@ class Sets:
 
     @classmethod
     def of(cls, material: Material, kept_in: Path) -> Sets:
-        """All sets; natural speech is read from the folder, or spoken and kept there.
+        """All sets; natural speech is read from the folder, or synthesised and stored there.
 
         Raises:
             SystemExit: the material lacks a part.
@@ -77,7 +78,7 @@ class Sets:
 
 
 def natural_questions(count: int = QUESTIONS) -> list[tuple[Any, Voice]]:
-    """Held-out questions of every kind in turn, by every held-out English voice in turn."""
+    """Held-out questions of every kind and every held-out English voice, alternating."""
     rng, planner, kinds = random.Random("yardstick"), Planner(held_out=True), list(PHRASINGS)
     names = [name for language in ENGLISH for name in voices(language, held_out=True)]
     return [
@@ -90,7 +91,7 @@ def natural_questions(count: int = QUESTIONS) -> list[tuple[Any, Voice]]:
 
 
 def natural_outside(count: int = OUTSIDE_EACH) -> list[tuple[Any, Voice]]:
-    """Held-out turns outside the domain, in English and in the languages that have a held-out voice."""
+    """Held-out turns outside the domain, in English and in languages with a held-out voice."""
     rng, planner = random.Random("yardstick outside"), Planner(held_out=True)
     return [planner.draw_outside(rng) for _ in range(count)]
 
@@ -107,12 +108,12 @@ def _silence(seconds: float) -> FloatArray:
 
 
 def alone(one: Utterance, lead_s: float = LEAD_S, listen_s: float = LISTEN_S) -> FloatArray:
-    """A turn after a silence, and time to answer."""
+    """A turn after a silence, followed by time for the answer."""
     return np.concatenate([_silence(lead_s), one.pcm * np.float32(LEVEL), _silence(listen_s)])
 
 
 def ask(talker: Talker, sets: Sets, ear: Ear) -> dict[str, Any]:
-    """A talker's answers."""
+    """Score the answers of a talker."""
 
     def said(some: Sequence[Utterance], lead_s: float = LEAD_S) -> list[Reply]:
         return talker.listen([alone(one, lead_s) for one in some])
@@ -131,7 +132,7 @@ def ask(talker: Talker, sets: Sets, ear: Ear) -> dict[str, Any]:
 
 
 def answers(asked: Sequence[Utterance], replies: Sequence[Reply]) -> dict[str, int]:
-    """How many were asked, answered rightly, otherwise, refused in words, and not answered."""
+    """Counts of questions, of correct, wrong and refusing answers, and of questions without an answer."""
     pairs = [(one.turn.answer, reply.text()) for one, reply in zip(asked, replies, strict=True)]
     is_refused = [bool(text) and set(text.split()) <= set(REFUSAL.split()) for _, text in pairs]
     silent = sum(not text for _, text in pairs)
@@ -157,7 +158,7 @@ def _split(
 
 
 def understood(asked: Sequence[Utterance], replies: Sequence[Reply], ear: Ear) -> dict[str, Any]:
-    """Words that the ear hears wrong of right answers."""
+    """Word errors of the independent recogniser on correct answers."""
     right = [reply for one, reply in zip(asked, replies, strict=True) if reply.text() == one.turn.answer]
     sounds = [reply.pcm[int((reply.words[0][0] - 0.1) * SAMPLE_RATE) :] for reply in right]
     wrong = words_wrong([reply.text() for reply in right], ear.hear(sounds))
@@ -167,9 +168,10 @@ def understood(asked: Sequence[Utterance], replies: Sequence[Reply], ear: Ear) -
 def write_down(
     recogniser: Recogniser, without_prefix: Recogniser, sets: Sets, ear: Ear | None = None
 ) -> dict[str, Any]:
-    """What a recogniser writes; ``without_prefix`` is the same one that hears a track's first sample first.
+    """Score the transcripts of a recogniser; ``without_prefix`` is the same one without silence before a
+    track.
 
-    With an ear, what that hears of the same.
+    With an independent recogniser, its scores on the same speech.
     """
     natural, sums, digits = sets.natural, sets.sums, sets.digits
     report: dict[str, Any] = {
@@ -198,12 +200,12 @@ def write_down(
 
 
 def transcripts(said: Sequence[Utterance], written: Sequence[Written]) -> dict[str, Any]:
-    """The words wrong of turns."""
+    """Word errors of turns."""
     return compared([one.turn.question for one in said], written)
 
 
 def compared(texts: Sequence[str], written: Sequence[Written]) -> dict[str, Any]:
-    """Words wrong of all words, and how many tracks nothing was written of."""
+    """Word errors and words in all, and the number of tracks without a transcript."""
     wrong = words_wrong(texts, [one.text for one in written])
     return {
         "tracks": len(texts),
@@ -215,9 +217,9 @@ def compared(texts: Sequence[str], written: Sequence[Written]) -> dict[str, Any]
 
 
 def long_tracks(said: Sequence[Utterance], gap_s: float) -> list[tuple[str, FloatArray]]:
-    """For each voice 60 s of its questions over and over, with gaps between; and what is said.
+    """For each voice 60 s of its questions, repeated, with gaps between them; and their text.
 
-    With gaps it is the same speech, and longer.
+    With gaps the track has the same speech and is longer.
     """
     tracks = []
     for name in dict.fromkeys(one.voice.name for one in said):
@@ -234,9 +236,9 @@ def long_tracks(said: Sequence[Utterance], gap_s: float) -> list[tuple[str, Floa
 
 
 def pause_head(recogniser: Recogniser, said: Sequence[Utterance]) -> dict[str, Any]:
-    """The pause head while a room's noise comes back after zeros: the least it says there.
+    """Lowest pause probability while a room's noise returns after zeros.
 
-    Before the zeros the room is heard for as long as the head needs.
+    Before the zeros the room lasts until the probability is high.
     """
     tracks, backs = [], []
     for seed, one in enumerate(said):

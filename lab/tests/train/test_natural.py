@@ -1,4 +1,5 @@
-"""Natural speech: what is asked, its phonemes, its shards. A graph of noise takes the place of Kokoro's."""
+"""Natural speech: the requested questions, their phonemes, their shards. A graph of noise replaces
+Kokoro's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stretches of a caller: where words, pauses and zeros lie, in the sound and in what is learnt of it."""
+"""Stretches of a caller: positions of words, pauses and zeros, in the sound and in the training data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 
 
 def turn(intent: str = "add", words: int = 5) -> Utterance:
-    """A hum of 0.3 s a word, loud to its ends."""
+    """A hum of 0.3 s for each word, at full loudness to its ends."""
     text = " ".join(["what", "is", "two", "plus", "three"][:words])
     pcm = 0.14 * np.sign(np.sin(np.arange(int(0.3 * words * SAMPLE_RATE)) * 0.05) + 1e-9)
     starts = tuple(0.3 * place for place in range(words))

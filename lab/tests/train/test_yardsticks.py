@@ -1,4 +1,4 @@
-"""The yardsticks of natural voices and people: what they make others hear, and how they count."""
+"""The measures of natural voices and people: input for the models, and counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tone(seconds: float, hz: float = 300.0, rate: int = SAMPLE_RATE) -> FloatArr
 
 @pytest.fixture
 def material(tmp_path: Path) -> Material:
-    """Tones for words: a number lasts 0.2 s and 10 ms for each one of it, a prompt two seconds."""
+    """Tones for words: a number takes 0.2 s, and 10 ms more for each unit; a prompt takes two seconds."""
     english = tmp_path / "people" / "en"
     for folder in ("digits", "letters"):
         (english / folder).mkdir(parents=True)
@@ -149,7 +149,7 @@ def test_a_minute_of_speech_has_no_pause_and_the_same_words_with_some() -> None:
 
 
 class Doubting:
-    """A recogniser whose pause head is sure until a room's noise comes back."""
+    """A recogniser with a high pause probability until a room's noise returns."""
 
     def __init__(self) -> None:
         self.tracks: list[FloatArray] = []
