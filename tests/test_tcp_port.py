@@ -47,7 +47,7 @@ def test_an_address_is_a_port(text: str, port: TcpPort) -> None:
         ("wyoming://:1?other=1", "it is no address"),
         ("http://:1", "the protocol is one of wyoming, audiosocket"),
         ("10300", "the protocol is one of wyoming"),
-        ("wyoming://:8998", "the port 8998 is there twice"),
+        ("wyoming://:8998", "the port 8998 is used twice"),
     ],
 )
 def test_what_is_no_address_is_refused(text: str, words: str) -> None:

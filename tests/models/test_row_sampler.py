@@ -123,5 +123,5 @@ def test_words_are_restored() -> None:
 
 def test_a_longer_look_back_than_is_remembered_is_refused() -> None:
     sampler = RowSampler(SPEC, ROWS)
-    with pytest.raises(UnsupportedError, match="penalty over 257 words, but only 256 are remembered"):
+    with pytest.raises(UnsupportedError, match="penalty over 257 words, but only 256 are kept"):
         sampler.set_parameters(0, SamplingParameters(repetition_penalty_context=257))

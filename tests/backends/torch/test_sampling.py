@@ -117,5 +117,5 @@ def test_no_parameters_a_caller_may_ask_for_change_what_a_gpu_has_captured() -> 
 
 def test_a_penalty_further_back_than_remembered_is_refused() -> None:
     too_far = SamplingParameters(repetition_penalty_context=RECENT_WORDS + 1)
-    with pytest.raises(UnsupportedError, match="over 257 words, but only 256 are remembered"):
+    with pytest.raises(UnsupportedError, match="over 257 words, but only 256 are kept"):
         Sampler(SPEC, 1, "cpu").set(0, too_far)

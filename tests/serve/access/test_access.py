@@ -87,7 +87,7 @@ async def test_a_browser_is_asked_for_the_key_of_a_protected_page(keys: str, tmp
         for path in ("/", "/other.html"):
             status, form, headers = await server.get(path, **browser)
             assert (status, headers["Cache-Control"]) == (401, "no-store")
-            assert "asks for an access key" in form
+            assert "requires an access key" in form
             assert "form-action 'self'" in headers["Content-Security-Policy"]
         assert (await server.get("/", Accept="*/*"))[1].startswith("an API key is needed")
         async with server.http.post(server.url("/"), data={"key": "a guess"}) as answer:

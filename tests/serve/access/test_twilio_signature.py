@@ -47,7 +47,7 @@ def test_a_file_without_a_token_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"twilio_token = '.*token': .*No such file"):
         read_token(file)
     file.write_text("short\n")
-    with pytest.raises(ConfigError, match="5 characters, a token has 16 at least"):
+    with pytest.raises(ConfigError, match="5 characters, a token has at least 16"):
         read_token(file)
     file.write_text(f"{TOKEN}\n")
     assert read_token(file) == TOKEN

@@ -167,7 +167,7 @@ async def test_requests_share_a_connection_one_after_the_other() -> None:
         (ASR, [{**SETUP, "input_format": "mp3"}], "the format is 'mp3', not one of pcm_8000"),
         (ASR, [{"type": "audio", "audio": ""}], "audio before setup"),
         (ASR, [SETUP, SETUP], "a second setup, a connection has one"),
-        (ASR, [{**SETUP, "input_format": "wav"}, {"type": "audio", "audio": "AAAA"}], "no WAV"),
+        (ASR, [{**SETUP, "input_format": "wav"}, {"type": "audio", "audio": "AAAA"}], "not a WAV"),
         (TTS, [{"type": "setup", "output_format": "pcm_1"}], "the format is 'pcm_1', not one of"),
         (TTS, [{"type": "setup"}, {"type": "setup"}], "a second setup; a connection with close_ws_on_eos"),
         (TTS, [1], "a message of 1 characters is none here"),
