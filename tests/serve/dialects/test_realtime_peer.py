@@ -233,8 +233,8 @@ async def test_a_draining_server_ends_calls_and_connections() -> None:
     async with serving(model=parrot(), webrtc=1) as server, calling_by_peer(server) as client:
         await client.event("session.created")
         for call in server.calls:
-            call.end(DrainingError("the server is leaving"))
+            call.end(DrainingError("the server is shutting down"))
         error = (await client.event("error"))["error"]
-        assert error["message"] == "the server is leaving"
+        assert error["message"] == "the server is shutting down"
         await server.is_empty()
         await no_connections(server)
