@@ -80,7 +80,9 @@ class Ear:
         with tempfile.TemporaryDirectory() as name:
             path = Path(name) / "sounds.npz"
             low = [
-                sphn.resample(clip[None], src_sample_rate=SAMPLE_RATE, dst_sample_rate=EAR_RATE)[0]
+                sphn.resample(
+                    _long_enough(clip)[None], src_sample_rate=SAMPLE_RATE, dst_sample_rate=EAR_RATE
+                )[0]
                 for clip in clips
             ]
             np.savez(path, **{f"{index:06d}": clip for index, clip in enumerate(low)})
@@ -89,6 +91,11 @@ class Ear:
             done = subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
         texts: list[str] = json.loads(done.stdout)
         return [in_words(text) for text in texts]
+
+
+def _long_enough(clip: FloatArray) -> FloatArray:
+    """A clip of half a second at least: the ear hears nothing in shorter ones, not even that it is silent."""
+    return np.pad(clip, (0, max(0, SAMPLE_RATE // 2 - clip.size))).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,15 +195,25 @@ def _pause_report(results: Sequence[Dictated], head: int) -> dict[str, Any]:
 
 
 async def read_all(
-    server: str, texts: Sequence[str], callers: int, note: Note, voice: str
+    server: str, texts: Sequence[str], callers: int, note: Note, voice: str, *, may_refuse: bool = False
 ) -> list[TtsRecord]:
-    """Have every text synthesised in one voice, ``callers`` at a time."""
+    """Have every text synthesised in one voice, ``callers`` at a time.
+
+    Where the server may refuse, a text without a word that the model knows has no sound.
+
+    Raises:
+        RuntimeError: the server answered with an error.
+    """
     results: list[TtsRecord] = []
     query = {"format": kyutai_tts.SpeechFormat.PCM_PACKED.value, "voice": voice, **WAITING}
     url = ServerAddress.parse(server).tts(query)
     async with aiohttp.ClientSession() as http:
         for at in range(0, len(texts), callers):
-            results += await asyncio.gather(*(_read(http, url, text) for text in texts[at : at + callers]))
+            some = await asyncio.gather(*(_read(http, url, text) for text in texts[at : at + callers]))
+            errors = [one.error for one in some if one.error]
+            if errors and not may_refuse:
+                raise RuntimeError(f"the server answered with an error: {errors[0]}")
+            results += some
             note(len(results), len(texts))
     return results
 
@@ -217,8 +227,6 @@ async def _read(http: aiohttp.ClientSession, url: str, text: str) -> TtsRecord:
         async for reply in socket:
             if reply.type is aiohttp.WSMsgType.BINARY:
                 speech.hear(kyutai_tts.decode_server(reply.data), time.monotonic())
-    if speech.error:
-        raise RuntimeError(f"the server answered with an error: {speech.error}")
     return speech
 
 

@@ -142,9 +142,8 @@ def english_at_large(url: str, name: str, options: argparse.Namespace, ear: Ear)
     rng, outside = random.Random(14), Outside(held_out=True)
     drawn = [outside.draw(rng)[0] for _ in range(4 * ENGLISH_SENTENCES)]
     texts = [turn.question for turn in drawn if turn.intent in (CHAT, PROSE)][:ENGLISH_SENTENCES]
-    speeches = asyncio.run(
-        eval_calls.read_all(url, texts, options.callers, progress(f"English by {name}"), name)
-    )
+    note = progress(f"English by {name}")
+    speeches = asyncio.run(eval_calls.read_all(url, texts, options.callers, note, name, may_refuse=True))
     return words_wrong(texts, ear.hear(eval_calls.sounds_of(speeches)))
 
 

@@ -44,7 +44,7 @@ The tests have neither random words nor answers.
 ABROAD_SHARE: Final = 0.3
 """Share of the speech outside the domain in other languages."""
 LOUDNESS: Final = 0.1
-"""Root mean square of an utterance: Kokoro's voices differ by 10 dB; the caller's distance is drawn later."""
+"""Root mean square of an utterance: Kokoro's voices differ by 7 dB; the caller's distance is drawn later."""
 
 
 class Planner:

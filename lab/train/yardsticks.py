@@ -178,9 +178,9 @@ def write_down(
         name: transcripts(some, recogniser.listen([alone(one, listen_s=2.0) for one in some]))
         for name, some in (("natural", natural), ("sums", sums), ("digits", digits))
     }
-    report["first_sample"] = transcripts(
-        natural, without_prefix.listen([alone(one, 0.0, 2.0) for one in natural])
-    )
+    at_once = [alone(one, 0.0, 2.0) for one in natural]
+    report["first_sample"] = transcripts(natural, recogniser.listen(at_once))
+    report["first_sample_without_prefix"] = transcripts(natural, without_prefix.listen(at_once))
     report["outside"] = {
         kind: {"of": len(some), "silent": sum(not one.words for one in written)}
         for kind, some in sets.outside.items()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 
+from antiphon_client.tts_probe import TtsRecord
+from lab.train import eval_calls
 from lab.train.domain import Turn
-from lab.train.eval_calls import LEAD_S, Dictated, dictation_report, held_out_texts
+from lab.train.eval_calls import LEAD_S, Dictated, dictation_report, held_out_texts, sounds_of
 from lab.train.questions import Utterance
 from lab.train.synthetic_voices import Voice
 
@@ -83,3 +87,20 @@ def test_texts_are_repeated_until_there_are_enough() -> None:
     texts = held_out_texts(100)
     assert len(texts) == 100
     assert len(set(texts)) < 100
+
+
+def test_a_text_without_a_word_that_is_known_is_an_error_or_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(*_: object) -> TtsRecord:
+        return TtsRecord(error="this model can say nothing of this text: 'come', 'here'")
+
+    def read(*, may_refuse: bool) -> list[TtsRecord]:
+        return asyncio.run(
+            eval_calls.read_all(
+                "http://127.0.0.1:1", ["come here"], 2, lambda *_: None, "slt", may_refuse=may_refuse
+            )
+        )
+
+    monkeypatch.setattr(eval_calls, "_read", refused)
+    with pytest.raises(RuntimeError, match=r"^the server answered with an error: this model can say nothing"):
+        read(may_refuse=False)
+    assert [sound.tolist() for sound in sounds_of(read(may_refuse=True))] == [[0.0]]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from lab.train import evaluate
 from lab.train.evaluate import judging_shards
 
 
@@ -18,3 +21,35 @@ def test_the_shard_that_chooses_the_best_checkpoint_judges_only_where_it_is_alon
     for name in ("0001.npz", "0002.npz"):
         (tmp_path / name).unlink()
     assert [path.name for path in judging_shards(tmp_path)] == ["0000.npz"]
+
+
+@pytest.mark.parametrize("stt", [[], ["--stt", "tiny-stt"]])
+def test_natural_voices_are_a_part_of_their_own_with_material(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stt: list[str]
+) -> None:
+    monkeypatch.setattr(evaluate, "Sets", SimpleNamespace(of=lambda *told: told))
+    monkeypatch.setattr(evaluate, "Talker", lambda *told: told)
+    monkeypatch.setattr(evaluate, "Recogniser", lambda *told, prefix_frames: (*told, prefix_frames))
+    monkeypatch.setattr(evaluate, "ask", lambda talker, sets, ear: {"asked": talker, "sets": len(sets)})
+    monkeypatch.setattr(evaluate, "write_down", lambda own, without, sets, ear: {"own": own, "none": without})
+    told = [
+        "--only",
+        "natural",
+        "--model",
+        "tiny",
+        "--backend",
+        "onnx",
+        *stt,
+        "--json",
+        str(tmp_path / "out"),
+    ]
+    assert evaluate.main(told) == 0
+    assert json.loads((tmp_path / "out").read_text()) == {"model": "tiny"}
+    assert evaluate.main([*told, "--material", str(tmp_path)]) == 0
+    report = json.loads((tmp_path / "out").read_text())["natural"]
+    assert report["talker"] == {"asked": ["tiny", "onnx"], "sets": 2}
+    assert report.get("recogniser") == (
+        {"model": "tiny-stt", "own": ["tiny-stt", "onnx", None], "none": ["tiny-stt", "onnx", 1]}
+        if stt
+        else None
+    )

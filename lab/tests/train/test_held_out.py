@@ -73,7 +73,7 @@ def test_the_tests_are_asked_in_held_out_voices_alone_and_in_all_of_them() -> No
 
 def naturally(*, is_held_out: bool) -> list[tuple[Turn, Voice]]:
     rng, planner = random.Random(10), Planner(held_out=is_held_out)
-    return [planner.draw(rng) for _ in range(DRAWS)]
+    return [planner.draw(rng) for _ in range(DRAWS // 3)]
 
 
 def test_natural_speech_of_training_is_mixed_of_no_voice_that_is_held_out() -> None:

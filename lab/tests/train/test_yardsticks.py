@@ -17,9 +17,9 @@ from lab.train.domain import NUMBERS, REFUSAL, Turn
 from lab.train.ear import Count, Ear, in_words, words_wrong
 from lab.train.material import Material
 from lab.train.questions import Utterance
-from lab.train.rows import FRAME_SAMPLES, Recogniser, Reply, Written
+from lab.train.rows import FRAME_SAMPLES, Recogniser, Reply, Talker, Written
 from lab.train.synthetic_voices import SAMPLE_RATE, Voice, speak
-from lab.train.yardsticks import HEAD, PAUSES, answers, long_tracks, pause_head
+from lab.train.yardsticks import HEAD, PAUSES, Sets, answers, ask, long_tracks, pause_head, write_down
 
 TELEPHONE_RATE = 8_000
 
@@ -176,6 +176,50 @@ def test_the_pause_head_is_looked_at_where_a_room_comes_back_after_zeros() -> No
         for room in (track[back:], track[: SAMPLE_RATE // 2]):
             level_db = 20 * np.log10(float(np.sqrt(np.mean(room**2))))
             assert level_db == pytest.approx(yardsticks.ROOM_DB, abs=6)
+
+
+class Parrot:
+    """Hears and says "two plus two" whatever there is, as a talker, a recogniser and an ear."""
+
+    def listen(self, tracks: Sequence[FloatArray]) -> list[Reply]:
+        words = tuple((0.2 * place, word) for place, word in enumerate(["two", "plus", "two"]))
+        return [Reply(track, words) for track in tracks]
+
+    def hear(self, clips: Sequence[FloatArray]) -> list[str]:
+        return ["two plus three"] * len(clips)
+
+
+class Scribe:
+    """Writes "two plus two" of everything."""
+
+    def listen(self, tracks: Sequence[FloatArray]) -> list[Written]:
+        words = tuple((0.2 * place, word) for place, word in enumerate(["two", "plus", "two"]))
+        return [
+            Written(words, np.zeros((track.size // FRAME_SAMPLES + 1, HEAD + 1), np.float32))
+            for track in tracks
+        ]
+
+
+def test_every_figure_states_what_it_is_out_of() -> None:
+    turn = Turn("add", "two plus two", "two plus two", True)
+    one = Utterance(turn, Voice("kokoro", "af_sarah"), 1.0, tone(1.0))
+    outside = Utterance(Turn("recording", "", REFUSAL, True), Voice("recording", "en"), 1.0, tone(2.0))
+    sets = Sets([one, one], [one], [one], {"person": [outside], "natural": [outside, outside]})
+    ear = cast("Ear", Parrot())
+    said = ask(cast("Talker", Parrot()), sets, ear)
+    right = {"of": 2, "right": 2, "wrong": 0, "refused": 0, "silent": 0}
+    assert said["natural"] == said["first_sample"] == said["natural_by_language"]["en-us"] == right
+    assert said["outside"]["natural"] == {"of": 2, "right": 0, "wrong": 2, "refused": 0, "silent": 0}
+    assert said["spoken"] == {"answers": 2, "words_wrong": 2, "of": 6, "share": 0.3333}
+    scribe = cast("Recogniser", Scribe())
+    written = write_down(scribe, scribe, sets, ear)
+    assert written["natural"] == {"tracks": 2, "empty": 0, "words_wrong": 0, "of": 6, "share": 0.0}
+    for name in ("sums", "digits", "first_sample", "first_sample_without_prefix"):
+        assert written[name]["share"] == 0.0
+    assert written["outside"] == {"person": {"of": 1, "silent": 0}, "natural": {"of": 2, "silent": 0}}
+    assert written["without_a_pause"]["of"] == written["with_pauses"]["of"] == 180
+    assert written["pause_head"]["of"] == 2
+    assert written["ear"] == {"natural": 0.3333, "sums": 0.3333, "digits": 0.3333}
 
 
 def test_a_recogniser_in_this_process_writes_what_is_said() -> None:
