@@ -380,6 +380,17 @@ def offers(random: Random) -> list[bytes]:
     ]
 
 
+def live_offers(random: Random) -> list[bytes]:
+    """Offers within a session of OpenAI Live."""
+    session: dict[str, Any] = {"model": "null-echo"}
+    values = [random_value(random) for _ in range(6)]
+    transports: list[Any] = [{"type": "webrtc", "sdp": value} for value in (*values, OFFER.decode(), "v=0")]
+    transports += [{"type": value} for value in values[:2]]
+    found: list[Any] = [{"session": session, "transport": it} for it in transports]
+    found += [{"session": it, "transport": {"type": "webrtc", "sdp": OFFER.decode()}} for it in values]
+    return [*(json.dumps(it).encode() for it in found), DEEP_JSON, b"", b"[]"]
+
+
 ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "GET /api/chat": Upgraded(
         (
@@ -424,7 +435,10 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "POST /v1/realtime/client_secrets": Asked(bodies_of_sessions),
     "POST /v1/realtime/calls": Asked(offers, {"Content-Type": "application/sdp"}),
     "POST /api/chat": Asked(offers, {"Content-Type": "application/sdp"}),
+    "POST /v1/live/sessions": Asked(live_offers),
     "POST /v1/realtime/calls/{id}/hangup": Asked(),
+    "POST /v1/live/sessions/{id}/hangup": Asked(),
+    "DELETE /v1/live/sessions/{id}": Asked(),
     "DELETE /v1/realtime/calls/{id}": Asked(),
     "DELETE /api/chat/{id}": Asked(),
     "GET /v1/realtime/calls": Asked(),

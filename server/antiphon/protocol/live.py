@@ -8,30 +8,34 @@ which the reply repeats as ``client_event_id``. ``docs/live.md`` has the table o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from antiphon.errors import ProtocolError
 from antiphon.protocol.chat import ResumeMode
 from antiphon.protocol.event_text import read_event, text_of
-from antiphon.protocol.fields import INVALID_VALUE, Fields
+from antiphon.protocol.fields import INVALID_VALUE, UNSUPPORTED_VALUE, Fields
 from antiphon.protocol.live_session import (
     MAX_NAME_CHARS,
+    LiveFormat,
     SessionChange,
     SessionConfig,
     read_change,
     read_session,
 )
+from antiphon.protocol.payload import decode_object
 from antiphon.protocol.realtime_tools import WrittenItem, read_item
 from antiphon.protocol.resume import Claim, token_of
+from antiphon.protocol.sdp import MAX_OFFER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first event: the requested session."""
+    """The first event: the requested session; ``has_tracks``: its audio is apart from its events."""
 
     session: SessionConfig
     event_id: str | None = None
+    has_tracks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +179,22 @@ def decode(message: str | bytes, *, has_text: bool = False) -> ClientEvent:
         FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
     """
     return read_event(text_of(message), TEXT_READERS if has_text else READERS)
+
+
+def read_offered(body: bytes) -> tuple[Start, bytes]:
+    """The session of a ``POST /v1/live/sessions``, and the offer in SDP.
+
+    Raises:
+        ProtocolError: no JSON object, or a field that cannot be used.
+    """
+    fields = Fields(decode_object(body, "the body"))
+    transport, session = fields.object("transport"), fields.object("session")
+    transport.choice("type", ("webrtc",))
+    if "client" in session:
+        words = "cannot be followed: the data channel carries all events in both directions"
+        raise session.error("client", UNSUPPORTED_VALUE, words)
+    config = replace(read_session(session), format=LiveFormat())
+    return Start(config, has_tracks=True), transport.text("sdp", max_chars=MAX_OFFER_BYTES).encode()
 
 
 def read_mode(query: Mapping[str, str]) -> ResumeMode:

@@ -93,6 +93,7 @@ class LiveClient(ABC):
         self.live_id = ""  # the protocol's id of the session, on every connection
         self.is_begun = False
         self.numbers = numbers
+        self._has_tracks = isinstance(start, live.Start) and start.has_tracks
         self.audio = EventAudio("session.update")
         self.is_quiet = isinstance(start, live.ResumeSession) and start.is_muted
         self.config, self.start = start.session, start
@@ -110,6 +111,8 @@ class LiveClient(ABC):
     def feed(self, message: Message) -> Sequence[Action]:
         if self.has_more and not message:
             return self._decode()
+        if self._has_tracks and isinstance(message, bytes):
+            return self.obey(live.AppendAudio(message))
         return self.obey(live.decode(message, has_text=self.has_text))
 
     def obey(self, event: live.ClientEvent) -> Sequence[Action]:
@@ -215,8 +218,10 @@ class LiveClient(ABC):
         self.show(event)
         return (self.written(event),)
 
-    def written(self, event: events.ServerEvent) -> str:
-        """An event for the client only, with its number if it has one."""
+    def written(self, event: events.ServerEvent) -> Message:
+        """An event for the client only, with its number if it has one; on a track only its audio."""
+        if self._has_tracks and isinstance(event, events.OutputAudio):
+            return event.delta
         self._events += 1
         numbers = self.numbers
         if numbers is None or isinstance(event, UNNUMBERED):

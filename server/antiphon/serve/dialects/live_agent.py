@@ -291,7 +291,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
             self.show(events.OutputAudio(s16le_from_float(pcm), start_ms, self._said_ms))
         return [self._audio(pcm, frame)]
 
-    def _audio(self, pcm: FloatArray, frame: int) -> str:
+    def _audio(self, pcm: FloatArray, frame: int) -> Message:
         number = None if self._resume is None else frame
         return self.written(events.OutputAudio(b"".join(self._encoder.encode(pcm)), frame=number))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -67,13 +66,11 @@ class Peers:
         finally:
             self._open -= 1
 
-    def hold(self, peer: Peer, caller: Caller, work: Coroutine[Any, Any, None]) -> str:
-        """Do ``work`` with a connection, which has the returned name until then."""
-        name = f"rtc_{secrets.token_hex(8)}"
+    def hold(self, name: str, peer: Peer, caller: Caller, work: Coroutine[Any, Any, None]) -> None:
+        """Do ``work`` with a connection, which has this name until then."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda _: self._calls.pop(name, None))
         self._calls[name] = PeerCall(peer, caller, task)
-        return name
 
     def find(self, name: str, caller: Caller) -> Peer:
         """The connection of this name, if it is this caller's.

@@ -49,7 +49,7 @@ from antiphon.serve.routes.routing import (
     plain_refusal,
     refuse_in,
 )
-from antiphon.serve.routes.webrtc import answer_offer, offer_of
+from antiphon.serve.routes.webrtc import answer_offer, offer_of, sdp_response
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
 
@@ -146,9 +146,10 @@ async def handle_chat_offer(
         else:
             prompt = await prompt_of(model, chat, services)
             call = chat_call(services, model, chat, prompt, caller=caller, has_tracks=True)
-        return await answer_offer(request, services, call, offer, head=AUDIO_TAG, ext=chat.extended)
+        answered = await answer_offer(request, services, call, offer, head=AUDIO_TAG, ext=chat.extended)
     except (ProtocolError, UnsupportedError) as error:
         raise plain_refusal(error) from error
+    return sdp_response(request, *answered)
 
 
 async def resume_chat(

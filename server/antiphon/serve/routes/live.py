@@ -1,4 +1,4 @@
-"""``/v1/live/sessions``: OpenAI Live over a WebSocket, for models that talk.
+"""``/v1/live/sessions``: OpenAI Live over a WebSocket or by WebRTC, for models that talk.
 
 A wrong key, a foreign origin and too many sessions are refused before the upgrade. All other refusals are an
 ``error`` event and a close: they concern the first event, which is sent after the upgrade.
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
-from antiphon.errors import AntiphonError, FieldError, ResumeError
+from antiphon.errors import AntiphonError, FieldError, ProtocolError, ResumeError, UnsupportedError
 from antiphon.models.prompt import Prompt, takes_persona
 from antiphon.models.spec import LIVE_KINDS, PipelineKind
 from antiphon.protocol import live
@@ -20,6 +20,7 @@ from antiphon.protocol import live_events as events
 from antiphon.protocol.chat import ResumeMode
 from antiphon.protocol.event_text import MAX_EVENT_CHARS
 from antiphon.protocol.live_session import SessionConfig
+from antiphon.protocol.sdp import read_offer
 from antiphon.protocol.wire_errors import wire_form
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.calls.agent import Agent, AgentParts
@@ -34,8 +35,11 @@ from antiphon.serve.dialects.live_agent import LiveAgentDialect
 from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.routes.live_watcher import handle_watcher
+from antiphon.serve.routes.openai_errors import api_error
 from antiphon.serve.routes.prompts import prompt_of_session, voice_of_agent
 from antiphon.serve.routes.routing import Route, check_room_here, check_upgrade, named_model, refuse_in
+from antiphon.serve.routes.upload import read_small
+from antiphon.serve.routes.webrtc import answer_offer, peers_of
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
 
@@ -67,6 +71,27 @@ async def handle_live(
     )
 
 
+async def handle_live_offer(
+    request: web.Request, services: Services, _model: ServedModel, caller: Caller
+) -> web.StreamResponse:
+    """The answer to an offer of WebRTC with its session, whose call continues.
+
+    Raises:
+        web.HTTPException, SessionError: refused.
+    """
+    try:
+        _ = peers_of(services)
+        body = await read_small(request, services, services.config.limits.max_message_bytes)
+        start, sdp = live.read_offered(body)
+        offer = read_offer(sdp)
+        call = await _call_of(services, named_model(request), start, ResumeMode.NO, caller)
+        answer, name = await answer_offer(request, services, call, offer, prefix="live")
+    except (ProtocolError, UnsupportedError) as error:
+        raise api_error(error).exception() from error
+    answered = {"session": {"id": name}, "transport": {"type": "webrtc", "sdp": answer}}
+    return web.json_response(answered, status=201, headers={hdrs.LOCATION: f"{request.path}/{name}"})
+
+
 def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
     """An ``error`` event, and its close code."""
     return (events.encode(events.error_of(error), "event_1"),), wire_form(error).openai_close
@@ -81,6 +106,7 @@ refuse_live = refuse_in(lambda _: refusal)
 
 ROUTES = (
     Route("GET", "/v1/live/sessions", handle_live, refuse_live, resumes=is_resumption, has_agents=True),
+    Route("POST", "/v1/live/sessions", handle_live_offer, has_agents=True),
     Route("GET", "/v1/live/sessions/{id}/attach", handle_watcher, refuse_live, has_agents=True),
 )
 
@@ -123,6 +149,27 @@ async def _begin(
     Raises:
         AntiphonError: it is not available.
     """
+    call = await _call_of(services, named, start, mode, caller, socket)
+    if isinstance(start, live.Start):
+        await call.admit(format=start.session.format.encoding)
+    elif call.local is None:  # else the call has its rows
+        await call.claim(start.claim)
+    return call
+
+
+async def _call_of(
+    services: Services,
+    named: str | None,
+    start: live.Start | live.ResumeSession,
+    mode: ResumeMode,
+    caller: Caller,
+    socket: Socket | None = None,
+) -> Call:
+    """The requested call without a row; a resumed call of an agent continues on ``socket``.
+
+    Raises:
+        AntiphonError: it is not available.
+    """
     session = start.session
     if named is not None and not services.models.are_one(named, session.model):
         raise FieldError(
@@ -132,14 +179,14 @@ async def _begin(
             event_id=start.event_id,
         )
     if (agent := services.agent_for(session.model)) is not None:
-        return await _begin_with_agent(services, agent, start, mode, caller, socket)
+        return await _agent_call(services, agent, start, mode, caller, socket)
     is_again = isinstance(start, live.ResumeSession)
     model = services.model_for(session.model, caller, LIVE_KINDS, resumes=is_again)
     prompt, notices = (None, []) if is_again else await _prompt_of(services, model, session)
     spec, recogniser = model.engine.info.spec, services.models.default_of((PipelineKind.STT,))
     resume = None if mode is ResumeMode.NO else CallResume(services, caller, spec.frame_ms)
     sequence = None if resume is None else resume.sequence
-    call = Call(
+    return Call(
         services,
         model,
         LiveDialect(start, model, notices=notices, sequence=sequence),
@@ -149,22 +196,17 @@ async def _begin(
         resume=resume,
         captions=None if recogniser is None else Captions(recogniser, spec.sample_rate, services.clock),
     )
-    if isinstance(start, live.ResumeSession):
-        await call.claim(start.claim)
-    else:
-        await call.admit(format=session.format.encoding)
-    return call
 
 
-async def _begin_with_agent(
+async def _agent_call(
     services: Services,
     agent: AgentParts,
     start: live.Start | live.ResumeSession,
     mode: ResumeMode,
     caller: Caller,
-    socket: Socket,
+    socket: Socket | None,
 ) -> Call:
-    """The call of a voice agent that a client requests, with its rows.
+    """The call of a voice agent that a client requests; a resumed one continues on ``socket``.
 
     Raises:
         AntiphonError: it is not available.
@@ -173,6 +215,7 @@ async def _begin_with_agent(
         found = find_local(services, start.claim.token)
         if not isinstance(dialect := found.dialect, LiveAgentDialect):
             raise ResumeError("unknown: the call that has this token is of another protocol")
+        assert socket is not None
         found.take_over(socket, start.claim, partial(dialect.resumed, start))
         return found
     session, speakers = start.session, agent.tts.speakers
@@ -189,9 +232,7 @@ async def _begin_with_agent(
     )
     for entry in dialect.history:
         speaker.obey(entry)
-    call = Call(services, agent.stt, dialect, speaker, caller=caller, local=local)
-    await call.admit(format=session.format.encoding)
-    return call
+    return Call(services, agent.stt, dialect, speaker, caller=caller, local=local)
 
 
 async def _prompt_of(

@@ -58,7 +58,7 @@ from antiphon.serve.routes.routing import (
     plain_refusal,
     refuse_in,
 )
-from antiphon.serve.routes.webrtc import CALLS, answer_offer, offer_of
+from antiphon.serve.routes.webrtc import CALLS, answer_offer, offer_of, sdp_response
 from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.transport import Message
 from antiphon.serve.transport.upgrade import is_upgrade
@@ -105,7 +105,7 @@ async def handle_offer(
         offer, asked = await offer_of(request, services)
         session = _session(request, services, model, asked)
         call = await _call_of(services, session, caller, rules, has_tracks=True)
-        return await answer_offer(request, services, call, offer)
+        return sdp_response(request, *await answer_offer(request, services, call, offer))
     except (ProtocolError, UnsupportedError) as error:
         raise api_error(error).exception() from error
 

@@ -24,6 +24,8 @@ from antiphon.serve.routes.upload import read_small
 from antiphon.serve.transport.peer import Peer
 
 CALLS: Final = "/v1/realtime/calls"
+LIVE: Final = "/v1/live/sessions"
+CHAT: Final = "/api/chat"
 
 PARTS: Final = ("sdp", "session")
 """The parts of a form with an offer; others are ignored."""
@@ -37,7 +39,7 @@ async def offer_of(request: web.Request, services: Services) -> tuple[PeerOffer,
         ProtocolError: the body cannot be used.
         web.HTTPException: it is too large, or too slow.
     """
-    _ = _peers_of(services)
+    _ = peers_of(services)
     data = await read_small(request, services, services.config.limits.max_message_bytes)
     if request.content_type == CONTENT_TYPE:
         return read_offer(data), b""
@@ -55,17 +57,24 @@ async def offer_of(request: web.Request, services: Services) -> tuple[PeerOffer,
 
 
 async def answer_offer(
-    request: web.Request, services: Services, call: Call, offer: PeerOffer, *, head: bytes = b"", **facts: Any
-) -> web.Response:
-    """The answer to an offer of a call, which begins once its peer is connected.
+    request: web.Request,
+    services: Services,
+    call: Call,
+    offer: PeerOffer,
+    *,
+    head: bytes = b"",
+    prefix: str = "rtc",
+    **facts: Any,
+) -> tuple[str, str]:
+    """The answer in SDP to an offer of a call, which begins once its peer is connected, and its name.
 
-    ``head`` begins the messages of its dialect that are sound.
+    ``head`` begins the messages of its dialect that are sound, ``prefix`` its name.
 
     Raises:
         ProtocolError: the offer cannot be used.
         SessionError: there is no room, or no row.
     """
-    peers, ledger = _peers_of(services), services.access.ledger
+    peers, ledger = peers_of(services), services.access.ledger
     async with AsyncExitStack() as stack:
         stack.callback(call.abandon)
         peer = await stack.enter_async_context(peers.opened(head))
@@ -73,7 +82,13 @@ async def answer_offer(
         await call.admit(route=request.path, **facts)
         # The request itself counts until it is answered.
         await stack.enter_async_context(ledger.hold(call.caller, rows=services.models.rows, extra=1))
-        name = peers.hold(peer, call.caller, _hold(services, call, peer, stack.pop_all()))
+        name = f"{prefix}_{call.participant.id}"
+        peers.hold(name, peer, call.caller, _hold(services, call, peer, stack.pop_all()))
+    return answer, name
+
+
+def sdp_response(request: web.Request, answer: str, name: str) -> web.Response:
+    """The response to an offer whose body is SDP."""
     headers = {hdrs.LOCATION: f"{request.path}/{name}"}
     return web.Response(status=201, text=answer, content_type=CONTENT_TYPE, headers=headers)
 
@@ -94,7 +109,12 @@ async def _hold(services: Services, call: Call, peer: Peer, held: AsyncExitStack
                 metrics.closed(peer.close_code)
 
 
-def _peers_of(services: Services) -> Peers:
+def peers_of(services: Services) -> Peers:
+    """The calls by WebRTC of this process.
+
+    Raises:
+        UnsupportedError: the server takes none.
+    """
     if services.peers is None:
         raise UnsupportedError(
             "this server takes no calls by WebRTC: start it with --webrtc CALLS, the most at once "
@@ -123,7 +143,8 @@ async def hang_up(request: web.Request) -> web.Response:
 
 def add_hang_up(app: web.Application) -> None:
     """Register the end of calls."""
-    for base in (CALLS, MODEL_PREFIX + CALLS, "/api/chat", f"{MODEL_PREFIX}/api/chat"):
-        app.router.add_delete(f"{base}/{{id}}", hang_up)
-    for base in (CALLS, MODEL_PREFIX + CALLS):
-        app.router.add_post(f"{base}/{{id}}/hangup", hang_up)
+    for base in (CALLS, LIVE, CHAT):
+        for path in (f"{base}/{{id}}", f"{MODEL_PREFIX}{base}/{{id}}"):
+            app.router.add_delete(path, hang_up)
+            if base != CHAT:
+                app.router.add_post(f"{path}/hangup", hang_up)
