@@ -42,7 +42,7 @@ from tests.support.launch import START_TIMEOUT_S, STOP_TIMEOUT_S, free_port
 ROOT = Path(__file__).resolve().parents[2]
 OURS = "antiphon"
 POLL_S = 0.005
-IMPORTS = "antiphon.cli, antiphon.serve.hosting.main, antiphon.backends.onnx.executor"
+IMPORTS = "antiphon.cli, antiphon.serve.hosting.main, antiphon.backends.onnx.loading"
 """The modules that `antiphon serve` imports before it listens."""
 TIMED_IMPORT = f"import time; s = time.perf_counter(); import {IMPORTS}; print(time.perf_counter() - s)"
 LARGEST = 8

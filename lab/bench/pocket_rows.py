@@ -3,11 +3,16 @@ together.
 
     python -m lab.bench.pocket_rows                    english (90 M) at 1, 2, 4 and 8 callers, one thread
     python -m lab.bench.pocket_rows --shape english_18m_2026-10
+    python -m lab.bench.pocket_rows --graphs ./pocket-onnx   also its ONNX graphs, on one and two threads
     python -m lab.bench.pocket_rows --quick            a small model, to see that it works
 
-Weights are random, in the package's shapes. Our two ways alternate, frame by frame of the same utterances.
-The package speaks one utterance at a time, so its callers wait for each other: its time is that of one
-caller, multiplied by their number. It decodes in a second thread.
+Weights are random and of the package's shapes. The two ways of ours take turns, frame by frame of the same
+utterances. The package speaks one utterance at a time, so several callers of it wait for one another: its
+time is that of one caller, times their number. It decodes in a thread beside the one that thinks.
+
+Graphs are of the same shape (``antiphon quantize --target onnx --model out/bench/pocket-english``). Whole
+steps of the backend ``onnx`` and of the backend ``pocket`` take turns then. Times of the clock and of the
+processor are measured: other work on the machine lengthens the first more.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from antiphon.backends.base import TextEntry
+from antiphon.backends.base import Backend, StepInputs, TextEntry
 from antiphon.backends.pocket.backend import PocketBackend
 from antiphon.backends.registry import make_backend
 from antiphon.models.catalog import load_checkpoint
@@ -34,6 +39,7 @@ from lab.bench.turns import summary
 from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
 
 CALLERS: Final = (1, 2, 4, 8)
+THREADS: Final = (1, 2)
 FRAMES: Final = 24
 FRAME_MS: Final = 80
 UNTIMED: Final = 2
@@ -53,8 +59,8 @@ def measure_rows(backend: PocketBackend, callers: int, frames: int) -> Values:
     }
     for frame in range(2 * frames + UNTIMED):
         way = list(ways)[frame % 2]
-        if any(backend.executor.speakers[row].is_finished for row in rows):
-            begin(backend, rows)  # random weights end a sentence at any time
+        if any(backend.executor.rows[row].speaker.is_finished for row in rows):
+            begin(backend, rows)  # random weights end a sentence when they like
         start_s = time.perf_counter()
         backend.executor.workers.submit(ways[way]).result()
         if frame >= UNTIMED:
@@ -68,7 +74,7 @@ def begin(backend: PocketBackend, rows: Sequence[int]) -> None:
     executor.reset(list(rows))
     for row in rows:
         executor.set_parameters(row, SamplingParameters(audio_seed=row))
-        executor.speakers[row].add((TextEntry((1,), TEXT, is_last=True),))
+        executor.rows[row].speaker.add((TextEntry((1,), TEXT, is_last=True),))
     for row in rows:
         executor.workers.submit(executor.advance, [row], [()]).result()
 
@@ -105,6 +111,32 @@ def measure_package(folder: Path, sentences: int) -> Values:
         if turn:
             times.append(spent_ms / (audio.shape[-1] / model.sample_rate * 1000 / FRAME_MS))
     return summary(times)
+
+
+def measure_graphs(backends: Mapping[str, Backend], callers: int, frames: int) -> Values:
+    """Steps of so many callers, backend by backend in turns; the beginnings of sentences are not timed."""
+    times: dict[str, list[float]] = {name: [] for name in backends}
+    spent: dict[str, list[float]] = {name: [] for name in backends}
+    is_over = dict.fromkeys(backends, True)
+    for turn in range((frames + UNTIMED) * len(backends)):
+        name = list(backends)[turn % len(backends)]
+        if is_over[name]:  # random weights end a sentence when they like
+            is_over[name] = step(backends[name], callers, begins=True)
+        start_s, cpu_s = time.perf_counter(), time.process_time()
+        is_over[name] = step(backends[name], callers, begins=False)
+        if turn >= UNTIMED * len(backends):
+            times[name].append(1000 * (time.perf_counter() - start_s))
+            spent[name].append(1000 * (time.process_time() - cpu_s))
+    return {name: {"clock": summary(times[name]), "processor": summary(spent[name])} for name in backends}
+
+
+def step(backend: Backend, callers: int, *, begins: bool) -> bool:
+    """One frame of every caller, of a new sentence or the current one; returns whether one has finished."""
+    rows = np.arange(callers, dtype=np.int32)
+    text = ((TextEntry((1,), TEXT, is_last=True),),) * callers if begins else ((),) * callers
+    outputs = backend.step(StepInputs(rows, np.full(callers, begins), None, text))
+    assert outputs.finished is not None
+    return bool(outputs.finished.any())
 
 
 def make_model(folder: Path, shape: str | None) -> None:
@@ -148,6 +180,23 @@ def render(values: Values) -> str:
     return "\n\n".join(["# Pocket-TTS at several callers", about, "\n".join(lines)]) + "\n"
 
 
+def render_graphs(values: Values) -> str:
+    """The results of graphs in Markdown."""
+    head = ("threads", "callers", "`pocket`, ms", "`onnx`, ms", "times as fast", "CPU ms", "", "ratio")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for key, found in values["attempts"].items():
+        if not key.startswith("graphs"):
+            continue
+        _, threads, callers = key.split()
+        cells = [threads, callers]
+        for kind in ("clock", "processor"):
+            one, other = (found[name][kind] for name in ("pocket", "onnx"))
+            cells += [f"{it['median_ms']:.0f} ({it['best_ms']:.0f})" for it in (one, other)]
+            cells.append(f"{one['median_ms'] / other['median_ms']:.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(["", "Whole steps, medians (best):", "", *lines]) + "\n"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -157,6 +206,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
     parser.add_argument("--shape", default="english", help="a configuration of the package [%(default)s]")
+    parser.add_argument("--graphs", metavar="FOLDER", help="its ONNX graphs, to compare")
     parser.add_argument("--quick", action="store_true", help="a small model, few frames")
     parser.add_argument("--resume", action="store_true", help="go on with an interrupted run's results")
     options = parser.parse_args(argv)
@@ -174,7 +224,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         tell(f"{callers} callers")
         results.attempt(f"rows {callers}", partial(measure_rows, backend, callers, frames))
     backend.close()
-    print(write_page(options.out / "pocket-rows.md", render(results.values)), end="")
+    page = render(results.values)
+    if options.graphs is not None:
+        for threads in THREADS:
+            made = {
+                name: make_backend(
+                    name, load_checkpoint(ref), slots=max(CALLERS), options={"threads": threads}
+                )
+                for name, ref in (("pocket", str(folder)), ("onnx", options.graphs))
+            }
+            made["onnx"].warm_up(lambda *_: None)
+            for callers in CALLERS:
+                tell(f"graphs, {threads} threads, {callers} callers")
+                results.attempt(f"graphs {threads} {callers}", partial(measure_graphs, made, callers, frames))
+            for each in made.values():
+                each.close()
+        page += render_graphs(results.values)
+    print(write_page(options.out / "pocket-rows.md", page), end="")
     return 0
 
 

@@ -33,6 +33,7 @@ examples:
   antiphon quantize --recipe mine.toml --model ./moshiko ./moshiko-mine --force
   antiphon quantize --target mlx --recipe q4 --model ./moshiko ./moshiko-mlx-q4
   antiphon quantize --target onnx --recipe float32 --model ./stt-1b ./stt-1b-onnx
+  antiphon quantize --target onnx --model pocket://english ./pocket-onnx
   antiphon quantize --gguf model.q8.gguf --model ./moshiko ./moshiko-int8
   antiphon serve --model ./moshiko-int8
 
@@ -140,7 +141,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("out", metavar="OUT", help="the folder to write")
     parser.add_argument(
-        "--model", required=True, help="a built-in name, a folder, or hf://owner/repo[@revision]"
+        "--model", required=True, help="a built-in name, a folder, hf://owner/repo[@revision], pocket://NAME"
     )
     parser.add_argument(
         "--target", choices=TARGETS, default="torch", help="backend of the new checkpoint [torch]"

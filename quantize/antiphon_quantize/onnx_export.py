@@ -25,6 +25,9 @@ VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten"})
 IN_PLACE = frozenset({"ScatterND", "ScatterElements"})
 """Operators that change a few values of their first input, and read it before they write."""
 
+KEPT: Mapping[str, Mapping[int, int]] = {"GroupQueryAttention": {1: 3, 2: 4}}
+"""Operators that do so to other inputs: by output, the input whose memory it may have."""
+
 
 def aliasable(graph: onnx.GraphProto, pairs: Mapping[str, str]) -> frozenset[str]:
     """The inputs among ``pairs`` (input to output) that may share their output's memory.
@@ -65,7 +68,9 @@ def _is_sound(
             if node.op_type in VIEWS and node.input[0] == read:
                 names.extend(node.output)
             elif index == writer:
-                if node.op_type not in IN_PLACE or node.input[0] != read or read in list(node.input)[1:]:
+                kept = KEPT.get(node.op_type, {}).get(list(node.output).index(output), -1)
+                place = 0 if node.op_type in IN_PLACE else kept
+                if [at for at, it in enumerate(node.input) if it == read] != [place]:
                     return False
             elif index not in before:
                 return False

@@ -32,6 +32,7 @@ from torch.nn import functional
 from antiphon.backends.snapshots import TensorSpec
 from antiphon.backends.torch.modules.attention import KVRing, SelfAttention, TransformerLayer, Window
 from antiphon.backends.torch.modules.kv_forms import KVForm
+from antiphon.backends.torch.modules.layers import Linear
 from antiphon.backends.torch.modules.mimi import (
     CausalConv1d,
     CausalConvTranspose1d,
@@ -277,6 +278,40 @@ class IntegerConv(StreamingConv):
         out = multiply_rounded(rounded, self.weight, self.scale, self.middle) * scale[:, :, None] + self.bias
         found: Tensor = out.reshape(-1, positions * self.places, self.out_channels)
         return found
+
+
+class IntegerLinear(nn.Module):
+    """A linear layer over several positions, ``[n, T, in]`` to ``[n, T, out]``, of INT8.
+
+    Each position has a scale of its inputs, and each output one of its weights.
+    """
+
+    def __init__(self, layer: Linear) -> None:
+        """Round the weights of a loaded layer."""
+        super().__init__()
+        weight = layer.weight.data.t()
+        scale = weight.abs().amax(dim=0).clamp_min(SMALLEST_STEP) / LARGEST
+        self.weight = nn.Parameter((weight / scale).round().to(torch.int8), requires_grad=False)
+        self.scale = nn.Parameter(scale, requires_grad=False)
+        self.bias = layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See the class."""
+        count, width = x.shape[1:]
+        scale = x.abs().amax(dim=-1).clamp_min(SMALLEST_STEP) / LARGEST
+        rows = round_by_row(x.reshape(-1, 1, width), scale.reshape(-1), DECODER_MIDDLE)
+        found = multiply_rounded(rows.reshape(-1, count, width), self.weight, self.scale, DECODER_MIDDLE)
+        out: Tensor = found * scale[..., None]
+        return out if self.bias is None else out + self.bias
+
+
+def round_linears(module: nn.Module) -> None:
+    """Let the linear layers within a loaded module multiply in INT8; each has to be of several positions."""
+    for name, child in module.named_children():
+        if isinstance(child, Linear):
+            setattr(module, name, IntegerLinear(child))
+        else:
+            round_linears(child)
 
 
 class Turn(nn.Module):

@@ -25,6 +25,7 @@ from antiphon.models.manifest import (
     sha256,
     write_manifest,
 )
+from antiphon.models.published import POCKET
 from antiphon.models.source import Folder
 from antiphon.models.spec import LMSpec, PipelineKind
 from antiphon_quantize.folder import Approve, appearing, approve_all
@@ -38,6 +39,7 @@ from antiphon_quantize.onnx_modules import (
     LanguageStage,
     VoiceStage,
 )
+from antiphon_quantize.pocket_source import pocket_makers
 from antiphon_quantize.recipe import COPIED, Recipe, quantization_of
 
 FLOAT_BITS: Final = 32
@@ -65,7 +67,7 @@ def quantize(
     room_bytes = sum(path.stat().st_size for path in sources.values()) + 4 * checkpoint.spec.parameters
     with appearing(out, room_bytes=room_bytes) as folder:
         graphs, lines = write_graphs(checkpoint, folder, recipe, progress)
-        names = {role: COPIED[role] for role in sources}
+        names = {role: str(Path(COPIED[role]).with_suffix(path.suffix)) for role, path in sources.items()}
         for role, path in sources.items():
             shutil.copyfile(path, folder / names[role])
         entries = {role: file_entry(folder, name) for role, name in names.items()}
@@ -140,7 +142,9 @@ def describe_graphs(
     files = {role: file_entry(folder, name) for role, name in graph_files(folder, graphs)}
     quantization = None
     if recipe.bits < FLOAT_BITS:
-        source_sha256 = sha256(checkpoint.file("mimi" if checkpoint.spec.lm is None else "lm"))
+        source_sha256 = sha256(
+            checkpoint.file("mimi" if checkpoint.spec.kind is PipelineKind.CODEC else "lm")
+        )
         quantization = quantization_of(
             recipe, recipe_name, checkpoint, source_sha256, group_size=recipe.block
         )
@@ -175,6 +179,8 @@ def stage_makers(
         CheckpointFormatError: weights that do not match their configuration.
     """
     spec = checkpoint.spec
+    if spec.family == POCKET:
+        return pocket_makers(checkpoint, int8_convolution_positions or {})
     mimi = load_mimi(checkpoint.file("mimi"), spec.mimi.config, spec.mimi.codebooks)
     round_convolutions(mimi, int8_convolution_positions or {})
     mimi.prepare()

@@ -13,7 +13,7 @@ from antiphon.audio.files import read_audio
 from antiphon.audio.gate import OutputGate
 from antiphon.audio.pcm import FloatArray
 from antiphon.backends.base import StepInputs
-from antiphon.backends.onnx.executor import make
+from antiphon.backends.onnx.loading import make
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.sampling import SamplingParameters
 

@@ -18,7 +18,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.spec import LMSpec, MimiSpec, ModelSpec, PipelineKind
 from tests.backends.contract import Subject
-from tests.backends.onnx.exports import exported
+from tests.backends.onnx.exports import exported, exported_pocket
 from tests.support.int4 import BLOCK, nearest_int4
 from tests.support.make_checkpoint import make_checkpoint
 from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
@@ -128,6 +128,18 @@ def pocket(folders: pytest.TempPathFactory) -> Subject:
     )
 
 
+def pocket_graphs() -> Subject:
+    """The graphs of that model, whose chunks are single sentences."""
+    checkpoint, options = exported_pocket(), {"threads": 1, "chunk_tokens": 1}
+    return Subject(
+        "onnx pocket",
+        lambda slots: make_backend("onnx", checkpoint, slots=slots, options=options),
+        wrap_frames=30,
+        pcm_tolerance=5e-6,
+        ignores=("audio_topk",),
+    )
+
+
 SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "null-codec": lambda folders: null(PipelineKind.CODEC),
     "null-duplex": lambda folders: null(PipelineKind.DUPLEX),
@@ -139,6 +151,7 @@ SUBJECTS: Mapping[str, Callable[[pytest.TempPathFactory], Subject]] = {
     "onnx-duplex": lambda folders: graphs("moshi"),
     "onnx-stt": lambda folders: graphs("stt", int8_ring_bytes=0),
     "onnx-tts": lambda folders: graphs("tts"),
+    "onnx-pocket": lambda folders: pocket_graphs(),
     "mlx-codec": lambda folders: model("mlx", "codec", folders),
     "mlx-duplex": lambda folders: model("mlx", "moshi", folders),
     "mlx-stt": lambda folders: model("mlx", "stt", folders),

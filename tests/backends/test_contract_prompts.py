@@ -8,15 +8,15 @@ import pytest
 from antiphon.backends.base import BackendInfo, PrimeProgress
 from antiphon.errors import UnsupportedError
 from antiphon.models.conditioning import SpeakerShape
-from antiphon.models.pocket import PocketShape
+from antiphon.models.pocket_shape import PocketShape
 from antiphon.models.prompt import Prompt
 from tests.backends.contract import Driver, Reply, Subject, assert_same, differ, silent_ticks, voice
 from tests.backends.subjects import PACKED, SUBJECTS
 
 FRAMES = 8
 PROMPTED = (
-    *("mlx-duplex", "mlx-tts", "null-duplex", "null-tts", "onnx-tts", "pocket-tts", "torch-duplex"),
-    *("torch-duplex-int8", "torch-tts", *PACKED),
+    *("mlx-duplex", "mlx-tts", "null-duplex", "null-tts", "onnx-pocket", "onnx-tts", "pocket-tts"),
+    *("torch-duplex", "torch-duplex-int8", "torch-tts", *PACKED),
 )
 prompted = pytest.mark.parametrize("subject", PROMPTED, indirect=True)
 

@@ -18,7 +18,7 @@ from antiphon.errors import (
 )
 from antiphon.models import pocket
 from antiphon.models.catalog import load_checkpoint
-from antiphon.models.pocket import PocketShape
+from antiphon.models.pocket_shape import PocketShape
 from antiphon.models.spec import PipelineKind
 
 LAYERS, HEADS, HEAD_DIM = 2, 3, 4
@@ -59,7 +59,9 @@ def test_a_folder_and_its_configuration_are_the_same_model(tmp_path: Path, confi
         assert checkpoint.files["lm"] == tmp_path / "full.safetensors"
         assert checkpoint.raw_config["weights_path"] == str(tmp_path / "full.safetensors")
         shape = PocketShape.of(spec)
-        assert shape == PocketShape(LAYERS, HEADS, HEAD_DIM, 376, clones=True)
+        assert shape == PocketShape(
+            LAYERS, HEADS, HEAD_DIM, 376, clones=True, query_heads=6, capacity=376 + 1 + 272 + 1159
+        )
 
 
 def test_without_the_full_weights_the_others_are_taken_and_no_voice_is_made(
@@ -151,7 +153,7 @@ def voice(frames: int = 3, changes: dict[str, Any] | None = None) -> dict[str, A
 
 @pytest.fixture
 def shape() -> PocketShape:
-    return PocketShape(LAYERS, HEADS, HEAD_DIM, 376, clones=True)
+    return PocketShape(LAYERS, HEADS, HEAD_DIM, 376, clones=True, query_heads=6, capacity=1808)
 
 
 def test_an_exported_voice_is_as_long_as_it_says(tmp_path: Path, shape: PocketShape) -> None:

@@ -13,7 +13,7 @@ from unittest.mock import patch
 from antiphon.audio import clock
 from antiphon.audio.files import read_audio
 from antiphon.audio.pcm import s16le_from_float
-from antiphon.backends.onnx.executor import make
+from antiphon.backends.onnx.loading import make
 from antiphon.models.catalog import load_checkpoint
 from tests.serve.harness import Server, serving
 

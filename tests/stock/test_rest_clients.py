@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from antiphon.audio.stream import decode_pieces
-from antiphon.backends.onnx.executor import make
+from antiphon.backends.onnx.loading import make
 from antiphon.models.catalog import load_checkpoint
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from tests.serve.harness import serving

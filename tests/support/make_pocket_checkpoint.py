@@ -67,7 +67,7 @@ def configuration(tokenizer: str, flow: str) -> dict[str, Any]:
             "flow": {"depth": 2, "dim": 32, "type": flow},
             "transformer": {
                 "d_model": 32, "hidden_scale": 2, "max_period": 10000, "num_heads": 4, "num_layers": 2,
-                "num_kv_heads": 2,
+                "num_kv_heads": 2, "attn_dim": 64,
             },
             "lookup_table": {
                 "dim": 32,

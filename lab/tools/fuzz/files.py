@@ -21,7 +21,8 @@ from antiphon.models.checkpoint import read_checkpoint
 from antiphon.models.conditioning import SpeakerShape, read_speaker
 from antiphon.models.manifest import manifest_from_json
 from antiphon.models.onnx_file import read_opset
-from antiphon.models.pocket import PocketShape, read_pocket
+from antiphon.models.pocket import read_pocket
+from antiphon.models.pocket_shape import PocketShape
 from antiphon.models.published import MIMI_NAME, MOSHI_NAME, TOKENIZER_NAME
 from antiphon.models.script import Script, ScriptRules
 from antiphon.models.source import Folder
@@ -107,7 +108,7 @@ def read_voice(path: Path) -> None:
     try:
         SpeakerShape(frames=3, width=2).prompt(read_speaker(path))
     except AntiphonError:
-        PocketShape(2, 2, 3, 10, clones=False).read_voice(path)
+        PocketShape(2, 2, 3, 10, clones=False, query_heads=2, capacity=10).read_voice(path)
 
 
 def read_pickle(data: bytes) -> None:

@@ -44,6 +44,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "torch": ("torch", "models on NVIDIA GPUs, models without ONNX graphs, models of the hub"),
     "mlx": ("mlx", "models on Apple silicon"),
     "pocket": ("pocket_tts", "Pocket-TTS on a CPU"),
+    "tts": ("tokenizers", "ONNX graphs of Pocket-TTS"),
     "quantize": ("onnxscript", "antiphon quantize"),
     "talk": ("sounddevice", "antiphon talk"),
     "plot": ("matplotlib", "pictures of probe and bench"),

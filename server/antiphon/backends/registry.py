@@ -36,8 +36,8 @@ class BackendEntry:
     ``factory`` is "module:function". ``modules`` are the Python modules it needs, which the pip extra
     ``extra`` installs. ``gpu`` is its default device on a machine with a GPU. ``options`` maps the factory's
     own options to their types. ``kinds`` are the pipelines it runs; ``family``, if given, is the only family
-    it runs, and no other backend does. ``needs_graphs``: it runs checkpoints with ONNX graphs.
-    ``is_automatic``: ``auto`` may choose it.
+    it runs, and of the others only those do that name it in ``also``. ``needs_graphs``: it runs checkpoints
+    with ONNX graphs. ``is_automatic``: ``auto`` may choose it.
     """
 
     factory: str
@@ -47,13 +47,15 @@ class BackendEntry:
     options: Mapping[str, type] = field(default_factory=dict)
     kinds: tuple[PipelineKind, ...] = tuple(PipelineKind)
     family: str | None = None
+    also: str | None = None
     needs_graphs: bool = False
     is_automatic: bool = True
 
     def runs(self, spec: ModelSpec) -> bool:
         """Whether it runs models like this one."""
         apart = {entry.family for entry in BACKENDS.values()}
-        return spec.kind in self.kinds and self.family == (spec.family if spec.family in apart else None)
+        wanted = spec.family if spec.family in apart else None
+        return spec.kind in self.kinds and wanted in (self.family, self.also or self.family)
 
 
 FIRST_GPU: Final = "cuda:0"
@@ -85,9 +87,10 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
             options={"dtype": str, "kv": str, "compile": str},
         ),
         "onnx": BackendEntry(
-            "antiphon.backends.onnx.executor:make",
+            "antiphon.backends.onnx.loading:make",
             modules=("onnxruntime",),
-            options={"threads": int, "spin": bool},
+            options={"threads": int, "spin": bool, "chunk_tokens": int},
+            also="pocket",
             needs_graphs=True,
         ),
         "pocket": BackendEntry(

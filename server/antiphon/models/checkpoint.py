@@ -23,7 +23,8 @@ from antiphon.models.manifest import (
     read_manifest,
     sha256,
 )
-from antiphon.models.published import MOSHI_NAME, PublishedConfig, parse_config
+from antiphon.models.pocket_shape import pocket_spec, table_of
+from antiphon.models.published import MOSHI_NAME, POCKET, PublishedConfig, parse_config
 from antiphon.models.shapes import build_spec
 from antiphon.models.source import BUILTIN, HUB_PREFIX, FileSource, resolve
 from antiphon.models.spec import ModelSpec
@@ -201,13 +202,27 @@ def read_checkpoint(source: FileSource, ref: str) -> Checkpoint:
 def _from_manifest(source: FileSource, ref: str, path: Path) -> Checkpoint:
     manifest = read_manifest(path)
     files, absent = _find_files(source, manifest)
+    spec = _spec_of(manifest, files)
+    raw_config = read_json_object(files["config"]) if "config" in files else {}
+    digest = sha256(path)
+    return Checkpoint(spec, ref, path.parent, files, raw_config, source.revision, manifest, digest, absent)
+
+
+def _spec_of(manifest: Manifest, files: Mapping[str, Path]) -> ModelSpec:
+    if manifest.family == POCKET:
+        told = {**manifest.generation.get("tts_config", {})}
+        if "temp" in (sampling := manifest.generation.get("lm_gen_config", {})):
+            told["default_temperature"] = sampling["temp"]
+        mimi = manifest.mimi.config or {}
+        flow = table_of(told, "flow_lm", f"{manifest.name}: generation.tts_config")
+        return pocket_spec(manifest.name, flow, mimi, told, manifest.parameters or 0)
     config = PublishedConfig(
         {role: entry.path for role, entry in manifest.files.items()},
         manifest.family,
         manifest.lm,
         manifest.generation,
     )
-    spec = build_spec(
+    return build_spec(
         manifest.name,
         config,
         manifest.mimi.config,
@@ -215,9 +230,6 @@ def _from_manifest(source: FileSource, ref: str, path: Path) -> Checkpoint:
         codebooks=manifest.mimi.codebooks,
         parameters=manifest.parameters,
     )
-    raw_config = read_json_object(files["config"]) if "config" in files else {}
-    digest = sha256(path)
-    return Checkpoint(spec, ref, path.parent, files, raw_config, source.revision, manifest, digest, absent)
 
 
 def _find_files(source: FileSource, manifest: Manifest) -> tuple[dict[str, Path], dict[str, str]]:

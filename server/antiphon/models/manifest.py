@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.errors import CheckpointDigestError, CheckpointFormatError, hint
-from antiphon.models.published import FAMILIES, GENERATION_KEYS, check_lm_keys
+from antiphon.models.published import FAMILIES, GENERATION_KEYS, POCKET, check_lm_keys
 from antiphon.models.strict import check_keys, read_json_object, read_record
 
 ROWS: Final = "rows"
@@ -260,11 +260,12 @@ def manifest_from_json(values: Any, where: str) -> Manifest:
             raise CheckpointFormatError(f"{where} has schema {values['schema']}, this version reads {SCHEMA}")
     found = read_record(Manifest, values, where, ": ")
     family, lm, files = found.family, found.lm, found.files
-    if family not in FAMILIES:
+    families = (*FAMILIES, POCKET)
+    if family not in families:
         raise CheckpointFormatError(
-            f"{where}: unknown family '{family}'{hint(family, FAMILIES)}, known: {', '.join(FAMILIES)}"
+            f"{where}: unknown family '{family}'{hint(family, families)}, known: {', '.join(families)}"
         )
-    if (lm is None) != (family == "mimi"):
+    if (lm is None) != (family in ("mimi", POCKET)):
         raise CheckpointFormatError(
             f"{where}: family '{family}' with{'out' if lm is None else ''} the arguments of an LM"
         )
@@ -279,7 +280,7 @@ def manifest_from_json(values: Any, where: str) -> Manifest:
             raise CheckpointFormatError(f"{at}.bytes is {entry.bytes}")
         if Path(entry.path).is_absolute():
             raise CheckpointFormatError(f"{at}.path is '{entry.path}', expected one relative to the manifest")
-    if "mimi" not in files:
+    if "mimi" not in files and family != POCKET:
         raise CheckpointFormatError(f"{where}: files lacks the role mimi")
     roles = [(f"backends.{name}", role) for name, it in found.backends.items() for role in it.files]
     for name, graph in found.graphs.items():

@@ -110,6 +110,9 @@ FAMILIES: Final[Mapping[str, PipelineKind]] = {
     "mimi": PipelineKind.CODEC,
 }
 
+POCKET: Final = "pocket"
+"""The family of Pocket-TTS, which has another layout: a YAML configuration, or a manifest with graphs."""
+
 TRANSLATING: Final = frozenset({"hibiki"})
 """The families of speech translation."""
 

@@ -106,7 +106,7 @@ class JsonTokenizer:
             from tokenizers import Tokenizer as Reader
         except ImportError as error:
             what = f"the tokenizer {path.name}"
-            raise MissingExtraError(what, extra="pocket", module="tokenizers") from error
+            raise MissingExtraError(what, extra="tts", module="tokenizers") from error
         try:
             self._reader = Reader.from_str(path.read_text(encoding="utf-8"))
         except Exception as error:  # the reader raises no more precise type

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from antiphon import cli
-from antiphon.backends.onnx.executor import stages
+from antiphon.backends.onnx.loading import stages
 from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.checkpoint import Checkpoint, describe
 from antiphon.models.manifest import MANIFEST_NAME, file_entry, write_manifest
@@ -17,6 +17,7 @@ from antiphon_quantize.recipe import COPIED, load_recipe
 from tests.repo.tracked import ROOT
 from tests.shared import fingerprint_of, made_once
 from tests.support.make_checkpoint import make_checkpoint
+from tests.support.make_pocket_checkpoint import make_pocket_checkpoint
 
 FIRST = "moshi"
 """The kind whose codec graphs serve the others."""
@@ -31,7 +32,8 @@ PACKAGES = ("numpy", "onnx", "onnx-ir", "onnxscript", "safetensors", "torch")
 def fingerprint() -> str:
     """Of all that these graphs are made of."""
     support = ROOT / "tests" / "support"
-    paths = [*(ROOT / maker for maker in MAKERS), support / "make_checkpoint.py", support / "text.txt"]
+    models = (support / name for name in ("make_checkpoint.py", "make_pocket_checkpoint.py", "text.txt"))
+    paths = [*(ROOT / maker for maker in MAKERS), *models]
     return fingerprint_of([*paths, Path(__file__), builtin_folder("tiny")], PACKAGES)
 
 
@@ -56,6 +58,25 @@ def exported(kind: str, *, int8_ring_bytes: int | None = None) -> Checkpoint:
             _borrow(checkpoint, exported(FIRST), out, int8_ring_bytes)
 
     return load_checkpoint(str(made_once(f"onnx-{kind}-{int8_ring_bytes}", fingerprint(), export)))
+
+
+def pocket_source() -> Path:
+    """The folder of the small Pocket-TTS model, with its voices."""
+
+    def make(out: Path) -> None:
+        make_pocket_checkpoint(out)
+
+    return made_once("onnx-source-pocket", fingerprint(), make)
+
+
+def exported_pocket() -> Checkpoint:
+    """Its graphs, by the command line."""
+
+    def export(out: Path) -> None:
+        line = ["--target", "onnx", "--recipe", "float32", "--model", str(pocket_source()), str(out)]
+        assert cli.run(["quantize", *line]) == 0
+
+    return load_checkpoint(str(made_once("onnx-pocket", fingerprint(), export)))
 
 
 def exported_on_a_trained_codec() -> Checkpoint:

@@ -13,8 +13,9 @@ from antiphon.backends.base import StepInputs
 from antiphon.backends.host import HostBackend
 from antiphon.backends.onnx import sessions
 from antiphon.backends.onnx.autotune import RunCost, ThreadMode, Times
-from antiphon.backends.onnx.executor import OnnxFrames, make, thread_words
+from antiphon.backends.onnx.executor import OnnxFrames, thread_words
 from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.loading import make
 from antiphon.backends.onnx.stage import Stage
 from antiphon.errors import ConfigError, DeviceLostError, StepError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
@@ -221,7 +222,7 @@ def test_a_graph_without_parts_whose_threads_wait_as_asked_is_not_timed(
     monkeypatch: pytest.MonkeyPatch, spin: bool | None, timed: list[int]
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr("antiphon.backends.onnx.executor.SPLIT_BYTES", 0)
+    monkeypatch.setattr("antiphon.backends.onnx.loading.SPLIT_BYTES", 0)
     monkeypatch.setattr(Stage, "warm_up", lambda stage, counts: asked.append(stage.slots))
     backend = make(load_checkpoint("echo"), slots=4, threads=2, spin=spin)
     backend.choose_threads()

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from antiphon.backends.onnx import graph as module
-from antiphon.backends.onnx.executor import make
 from antiphon.backends.onnx.graph import Graph
+from antiphon.backends.onnx.loading import make
 from antiphon.backends.onnx.sessions import onnxruntime, open_session, pick_provider
 from antiphon.errors import CheckpointFormatError, ConfigError
 from antiphon.models.catalog import load_checkpoint

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from antiphon.backends.base import Backend, StepInputs, StepOutputs
-from antiphon.backends.onnx.executor import make as make_onnx
+from antiphon.backends.onnx.loading import make as make_onnx
 from antiphon.backends.torch.loading import make as make_torch
 from antiphon.models.conditioning import SpeakerShape
 from antiphon.models.prompt import Prompt

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from antiphon.backends.onnx.executor import OnnxTexts, make
+from antiphon.backends.onnx.executor import OnnxTexts
+from antiphon.backends.onnx.loading import make
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.tts import TtsBackend, VoiceCache
 from antiphon.errors import StepError, UnsupportedError

@@ -9,6 +9,7 @@ import sys
 import aiohttp
 import numpy as np
 
+from tests.backends.onnx.exports import exported_pocket
 from tests.serve.process import START_S, ServerProcess, said
 from tests.support.calm import CALM_OPTIONS
 
@@ -60,6 +61,30 @@ def test_the_built_in_models_run_without_torch() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["echo onnx 0 True", "tiny onnx 1 True"]
+
+
+SPEAK = (
+    BLOCK
+    + """
+import numpy as np
+from antiphon.backends.base import StepInputs, TextEntry
+from antiphon.backends.registry import make_backend
+from antiphon.models.catalog import load_checkpoint
+
+backend = make_backend("auto", load_checkpoint(sys.argv[2]), slots=2)
+row, one = np.array([1], np.int32), np.array([True])
+reply = backend.step(StepInputs(row, one, None, ((TextEntry((5,), "Seven.", is_last=True),),)))
+print(backend.info.name, bool(reply.emitted[0]), bool(reply.pcm.any()))
+"""
+)
+
+
+def test_pocket_tts_speaks_without_torch_and_without_its_package() -> None:
+    blocked = ",".join((*BLOCKED, "pocket_tts", "tokenizers", "yaml"))
+    command = [sys.executable, "-c", SPEAK, blocked, str(exported_pocket().root)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["onnx True True"]
 
 
 async def test_the_server_answers_without_torch() -> None:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.backends.pocket.chunks import LONGEST_TOKENS, Chunk, Chunker, ChunkWord
+from antiphon.backends.chunks import LONGEST_TOKENS, Chunk, Chunker, ChunkWord
 from antiphon.backends.pocket.factory import undisturbed
 
 with undisturbed():

@@ -15,7 +15,7 @@ from torch.nn import functional
 from antiphon.backends.base import FloatArray
 from antiphon.backends.pocket.backend import PocketBackend, PocketRows, deal
 from antiphon.backends.pocket.model import BLOCK_NUMBERS, PocketModel, Together, multiply
-from antiphon.models.pocket import PocketShape
+from antiphon.models.pocket_shape import PocketShape
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.pocket.small import LONG, SAMPLED, Talk, entries_of, small_backend, speak, tick
 

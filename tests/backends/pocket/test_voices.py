@@ -12,7 +12,7 @@ import pytest
 from antiphon.backends.pocket.backend import Voices
 from antiphon.backends.pocket.model import State
 from antiphon.models.catalog import load_checkpoint
-from antiphon.models.pocket import PocketShape
+from antiphon.models.pocket_shape import PocketShape
 from antiphon.models.prompt import Prompt
 
 HEARD: State = {}

@@ -112,7 +112,7 @@ def test_absent_extras_are_named_with_their_commands() -> None:
     assert by_name["torch"].remedy.endswith("[torch]'") or "torch" in by_name["torch"].remedy
     assert {finding.state for finding in absent} == {DoctorState.OK}
     assert [it.words for it in check_extras(lambda _: object())] == [
-        "installed: torch, mlx, pocket, quantize, talk, plot, otel"
+        "installed: torch, mlx, pocket, tts, quantize, talk, plot, otel"
     ]
 
 

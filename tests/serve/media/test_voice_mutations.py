@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from antiphon.errors import AntiphonError
 from antiphon.models.conditioning import SpeakerShape, read_speaker
-from antiphon.models.pocket import PocketShape
+from antiphon.models.pocket_shape import PocketShape
 from antiphon.serve.media.duplex_voices import read_embedded
 from tests.models.test_tensor_file import repack
 from tests.serve.embedded_voice import save_embedded
@@ -107,7 +107,9 @@ def pocket(folder: Path) -> tuple[Path, Callable[[Path], Any]]:
         parts[f"{stem}/cache"] = np.zeros((2, 1, 5, 2, 3), np.float32)
         parts[f"{stem}/{end}"] = np.array([4]) if end == "offset" else np.zeros(4)
     save_file(parts, folder / "voice.safetensors")
-    return folder / "voice.safetensors", PocketShape(2, 2, 3, 10, clones=False).read_voice
+    return folder / "voice.safetensors", PocketShape(
+        2, 2, 3, 10, clones=False, query_heads=2, capacity=10
+    ).read_voice
 
 
 def mutated_pickle(random_: random.Random, source: Path, target: Path) -> None:

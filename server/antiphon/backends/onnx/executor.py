@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -21,25 +20,16 @@ from antiphon.backends.base import (
     Work,
     row_counts,
 )
-from antiphon.backends.host import HostBackend
-from antiphon.backends.machine import give_back_memory, model_threads
-from antiphon.backends.onnx.graph import check_graph
-from antiphon.backends.onnx.sessions import Opener, onnxruntime, pick_provider
+from antiphon.backends.machine import give_back_memory
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.snapshots import HostArrays, TensorSpec, check_state, part
 from antiphon.backends.stopwatch import Stopwatch
-from antiphon.backends.tts import TtsBackend
-from antiphon.errors import CheckpointFormatError
-from antiphon.models.conditioning import SpeakerShape
 from antiphon.models.delays import ZERO, DelayRings
 from antiphon.models.manifest import Array
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import RowSampler, SamplingParameters
 from antiphon.models.script import NEW_WORD, ScriptRules
-from antiphon.models.spec import LMSpec, ModelSpec, PipelineKind
-
-if TYPE_CHECKING:
-    from antiphon.models.checkpoint import Checkpoint
+from antiphon.models.spec import LMSpec, ModelSpec
 
 _DELAYS, _SAMPLER = "delays.", "sampler."
 
@@ -305,78 +295,3 @@ def thread_words(stages: Mapping[str, Stage]) -> str:
     ]
     parts = f"in parts: {', '.join(split)}" if split else "no stage in parts"
     return f"{count} threads, {waiting if spinning else 'sleeping'}; {parts}"
-
-
-VOICE: Final = "voice"
-"""The graph that makes state of a tts row from voices."""
-
-SPLIT_BYTES: Final = 150_000_000
-"""The largest graph that is loaded twice, for parts of a tick at the same time: Mimi's, also with a
-recogniser's 32 codebooks (109 MB in INT8), but not a language model of a thousand million weights, whose
-products are long enough for several threads.
-"""
-
-
-def make(
-    checkpoint: Checkpoint,
-    *,
-    slots: int,
-    device: str | None = None,
-    threads: int | None = None,
-    spin: bool | None = None,
-) -> HostBackend | TtsBackend:
-    """Load a checkpoint's graphs.
-
-    ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml". ``threads`` is the number for a step on a
-    CPU (None: all usable cores but one). ``spin`` is whether they keep their cores during a step (None: if
-    that is measured to be faster).
-
-    Raises:
-        CheckpointFormatError: a graph is missing, or differs from the manifest.
-        ConfigError: no such device, or fewer than one slot or thread.
-    """
-    spec = checkpoint.spec
-    name, providers = pick_provider(device)
-    cpu_threads = model_threads(threads)
-    pool = ThreadPoolExecutor(cpu_threads - 1, "antiphon-rows") if cpu_threads > 1 and name == "cpu" else None
-    made = {}
-    for stage in stages(spec):
-        form = checkpoint.graphs.get(stage)
-        if form is None:
-            raise CheckpointFormatError(
-                f"{spec.name} has no graph '{stage}', it has {', '.join(checkpoint.graphs)}"
-            )
-        path = checkpoint.file(form.file)
-        file_bytes = sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
-        others = pool if stage != VOICE and file_bytes <= SPLIT_BYTES else None
-        opener = Opener(path, providers, cpu_threads, spin if pool else False, others, file_bytes)
-        session = opener.open(spin=bool(opener.spin))
-        check_graph(session, form, path)
-        made[stage] = Stage(session, form, 1, opener)
-    wanted, recipe = checkpoint.backends.get("onnx"), checkpoint.quantization_for("onnx")
-    facts = BackendInfo(
-        name="onnx",
-        device=name,
-        spec=spec,
-        dtype=(wanted.dtype if wanted is not None else None) or "float32",
-        quantization="none" if recipe is None else recipe.scheme,
-        versions={"onnxruntime": onnxruntime.__version__},
-        memory={"weights": sum(stage.weight_bytes for stage in made.values())},
-        chooses_threads=any(stage.has_choice for stage in made.values()),
-    )
-    if spec.kind is PipelineKind.TTS:
-        voice = made.pop(VOICE, None)
-        return TtsBackend(spec, OnnxTexts(spec, made, facts, voice), slots=slots)
-    return HostBackend(spec, OnnxFrames(spec, made, facts), slots=slots)
-
-
-def stages(spec: ModelSpec) -> tuple[str, ...]:
-    """The graphs a model of this shape needs."""
-    if spec.lm is None:
-        return ("encode", "decode")
-    if spec.kind is PipelineKind.STT:
-        return ("encode", "lm")
-    if spec.kind is PipelineKind.TTS:
-        spoken = ("lm", "depformer", "decode")
-        return spoken if SpeakerShape.of(spec) is None else (VOICE, *spoken)
-    return ("encode", "lm", "depformer", "decode")

@@ -45,15 +45,17 @@ class Stage:
         form: GraphFormat,
         rows: int,
         opener: Opener | None = None,
+        *,
+        packs: bool = True,
     ) -> None:
-        """Allocate ``rows`` fresh rows for a graph that was checked."""
+        """Allocate ``rows`` fresh rows for a graph that was checked; ``packs``: little state is packed."""
         self._session, self._form, self._opener = session, form, opener
         self._split: SplitSession | None = None
         self.split_from: int | None = None
         self._is_chosen = False
         self.is_spinning = opener is not None and bool(opener.spin)
         row_bytes = sum(form.input(entry.name).row_bytes for entry in form.state)
-        self.is_packed = row_bytes <= PACKED_STATE_BYTES
+        self.is_packed = packs and row_bytes <= PACKED_STATE_BYTES
         self.cost = RunCost(0.0, 1.0)
         self.allocate(rows)
 

@@ -23,13 +23,13 @@ from antiphon.backends.base import (
     StepOutputs,
     TextEntry,
 )
+from antiphon.backends.chunks import Chunker
 from antiphon.backends.host import RowHost, check_inputs, check_row
-from antiphon.backends.pocket.chunks import Chunker
 from antiphon.backends.pocket.model import PocketModel, State, state_bytes
 from antiphon.backends.pocket.row import Frame, PocketRow
 from antiphon.backends.snapshots import HostArrays, SnapshotCache
-from antiphon.errors import UnsupportedError
-from antiphon.models.pocket import PocketShape
+from antiphon.backends.speaker import SpokenRow
+from antiphon.models.pocket_shape import LONGEST_CHUNK_TOKENS, PocketShape
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
@@ -86,7 +86,7 @@ class Voices:
             UnsupportedError: the prompt is no voice of this model.
             RuntimeError: the model failed.
         """
-        self._check(prompt)
+        self._shape.check_voice(prompt, self._frame_samples)
         if prompt.keys_values is not None:
             return self._model.voice(prompt)
         if (kept := self._kept.get(prompt.key)) is not None:
@@ -109,40 +109,12 @@ class Voices:
         with torch.inference_mode():
             return self._model.voice(prompt)
 
-    def _check(self, prompt: Prompt) -> None:
-        shape = self._shape
-        if prompt.keys_values is not None:
-            found = prompt.keys_values.shape
-            wanted = (shape.layers, 2, shape.heads, shape.head_dim)
-            if (
-                len(found) == 5
-                and (*found[:2], *found[3:]) == wanted
-                and 1 <= found[2] <= shape.max_positions
-            ):
-                return
-            raise UnsupportedError(
-                f"keys and values {list(found)}, but this model needs [{shape.layers}, 2, 1 to "
-                f"{shape.max_positions}, {shape.heads}, {shape.head_dim}]"
-            )
-        if prompt.voice is None:
-            raise UnsupportedError("this model takes a voice, exported or recorded, and no other prompt")
-        if not shape.clones:
-            raise UnsupportedError("this model has no weights for making a voice from a recording")
-        frames, samples = prompt.voice.shape
-        if not 1 <= frames < shape.max_positions or samples != self._frame_samples:
-            raise UnsupportedError(
-                f"a recording [{frames}, {samples}], but this model needs "
-                f"[1 to {shape.max_positions - 1}, {self._frame_samples}]"
-            )
-
 
 TRIAL: Final = "One two three four five, six seven eight nine ten."
 TRIAL_FRAMES: Final = 8
 TRIAL_ROWS: Final = 4
 TRIAL_SHARE: Final = 0.5
 """The fraction of a frame up to which rows of a thread are timed together, if they fit."""
-LONGEST_CHUNK_TOKENS: Final = 272
-"""Tokens of a word, of which there may be 256, with quotes, a capital and a full stop."""
 
 
 class PocketRows(HostArrays):
@@ -180,17 +152,17 @@ class PocketRows(HostArrays):
 
     def allocate(self, slots: int) -> None:
         """See :class:`antiphon.backends.base.DeviceRows`."""
-        self.speakers = [self._fresh() for _ in range(slots)]
+        self.rows = [self._fresh() for _ in range(slots)]
         self.parameters = [SamplingParameters() for _ in range(slots)]
         self.failed: dict[int, Exception] = {}
 
     def _fresh(self, voice: State | None = None) -> PocketRow:
-        chunker = Chunker(self.model.count, self._chunk_tokens)
-        return PocketRow(self.model, chunker, self._nobody if voice is None else voice, self._frame_samples)
+        speaker = SpokenRow(Chunker(self.model.count, self._chunk_tokens))
+        return PocketRow(self.model, speaker, self._nobody if voice is None else voice, self._frame_samples)
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """The number of named rows: rows are independent."""
-        return len(self.speakers) if is_fixed else int(rows.size)
+        """As many as are named: rows are independent."""
+        return len(self.rows) if is_fixed else int(rows.size)
 
     def warm_up(self, progress: Progress) -> None:
         """No effect: the constructor has run a trial."""
@@ -204,7 +176,7 @@ class PocketRows(HostArrays):
     def begin(self, row: int, voice: State | None) -> None:
         """Reset a row, with a voice or without."""
         self.failed.pop(row, None)
-        self.speakers[row] = self._fresh(voice)
+        self.rows[row] = self._fresh(voice)
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Set the voice's temperature and seed; the other parameters have no effect."""
@@ -218,7 +190,7 @@ class PocketRows(HostArrays):
         Rows within an utterance first run the language model together. If that fails, each runs it
         separately, which identifies the failed one.
         """
-        going = [said for row in rows if (said := self.speakers[row].going_on) is not None]
+        going = [said for row in rows if (said := self.rows[row].going_on) is not None]
         if len(going) > 1:
             with torch.inference_mode(), contextlib.suppress(Exception):
                 states, latents = [said.state for said in going], [said.latent for said in going]
@@ -229,27 +201,28 @@ class PocketRows(HostArrays):
 
     def _speak(self, row: int, offered: tuple[TextEntry, ...]) -> tuple[bool, Frame | None]:
         """Let one row take the offered words and compute a frame."""
-        speaker = self.speakers[row]
+        own = self.rows[row]
+        speaker = own.speaker
         has_taken = bool(offered) and speaker.has_room
         try:
             with torch.inference_mode():
                 if has_taken:
                     speaker.add(offered)
-                return has_taken or (not offered and speaker.is_busy), speaker.speak(self.parameters[row])
-        except Exception as error:  # any error concerns this row only: the others have their frames
+                return has_taken or (not offered and speaker.is_busy), own.speak(self.parameters[row])
+        except Exception as error:  # any error concerns this row only: its neighbours have their frames
             self.failed[row] = error
             return has_taken, None
 
     def cost(self, row: int, offered: tuple[TextEntry, ...]) -> float:
-        """The cost of a row's next frame, in frames of an utterance; silence has almost none."""
-        speaker = self.speakers[row]
+        """The cost of a row's next frame, in frames of an utterance; silence costs next to nothing."""
+        speaker = self.rows[row].speaker
         if speaker.going_on is not None:
             return 1.0
         return self.opening_frames if speaker.may_begin(offered) else 0.0
 
     def snapshot(self, row: int) -> dict[str, Any]:
         """Copy a row: its words and its utterance; voices are immutable and shared."""
-        return self.speakers[row].to_arrays()
+        return self.rows[row].to_arrays()
 
     def check(self, tensors: Mapping[str, Any]) -> None:
         """See :class:`antiphon.backends.base.DeviceRows`."""
@@ -259,11 +232,11 @@ class PocketRows(HostArrays):
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
         """See :class:`antiphon.backends.base.DeviceRows`."""
         with torch.inference_mode():
-            self.speakers[row] = PocketRow.from_arrays(self._fresh(), tensors, self._longest_frames)
+            self.rows[row] = PocketRow.from_arrays(self._fresh(), tensors, self._longest_frames)
 
     def state_bytes(self) -> int:
         """Bytes of the utterances of all rows, which grow and shrink."""
-        return sum(speaker.bytes for speaker in self.speakers)
+        return sum(row.bytes for row in self.rows)
 
     def close(self) -> None:
         """End the threads."""
@@ -280,10 +253,10 @@ class PocketRows(HostArrays):
     def _trial_ms(self, rows: int) -> float:
         """The shortest time of a frame of ``rows`` rows, of a short sentence that is not sent."""
         self.allocate(rows)
-        for speaker in self.speakers:
-            speaker.add((TextEntry((1,), TRIAL, is_last=True),))
+        for row in self.rows:
+            row.speaker.add((TextEntry((1,), TRIAL, is_last=True),))
         times_s: list[float] = []
-        while len(times_s) < TRIAL_FRAMES and not all(speaker.is_finished for speaker in self.speakers):
+        while len(times_s) < TRIAL_FRAMES and not all(row.speaker.is_finished for row in self.rows):
             start_s = self.clock()
             self.advance(range(rows), [()] * rows)
             times_s.append(self.clock() - start_s)
@@ -336,7 +309,7 @@ class PocketBackend(RowHost[PocketRows]):
         for place, (has_taken, frame) in zip(places, frames, strict=True):
             row = rows[place]
             consumed[place] = has_taken or row in executor.failed
-            finished[place] = executor.speakers[row].is_finished and row not in executor.failed
+            finished[place] = executor.rows[row].speaker.is_finished and row not in executor.failed
             if frame is not None:
                 emitted[place], pcm[place], words[place] = True, frame.pcm, frame.begun
         stage_ms = {"speak": 1000.0 * (executor.clock() - start_s)}

@@ -13,7 +13,7 @@ import torch
 
 from antiphon.backends.machine import model_threads
 from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
-from antiphon.models.pocket import PocketShape
+from antiphon.models.pocket_shape import CHUNK_TOKENS, MAX_CHUNK_TOKENS, PocketShape
 
 if TYPE_CHECKING:
     from antiphon.backends.pocket.backend import PocketBackend
@@ -34,10 +34,6 @@ def undisturbed() -> Iterator[None]:
 
 
 WEIGHTS: Final = ("float32", "int8")
-CHUNK_TOKENS: Final = 50
-"""The package's length of a text for the model, with the best quality."""
-
-MAX_CHUNK_TOKENS: Final = 200
 
 
 def make(

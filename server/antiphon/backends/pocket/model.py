@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from antiphon.backends.base import FloatArray
+from antiphon.backends.speaker import FADE_S
 from antiphon.models.prompt import Prompt
 
 BLOCK_NUMBERS: Final = 1 << 17
@@ -76,9 +77,6 @@ def multiply(linear: nn.Module, rows: Sequence[Tensor]) -> list[Tensor]:
 State: TypeAlias = dict[str, dict[str, Tensor]]
 """The package's state of an utterance: tensors of each module, by the module's name."""
 
-FADE_S: Final = 0.005
-"""Seconds of the fade-in: the first step of a fresh decoder is short."""
-
 _SAMPLERS: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "lsd": lsd_decode,
@@ -122,7 +120,6 @@ class PocketModel:
             if isinstance(module, StatefulModule)
         }
         self.mimi_steps = int(loaded.mimi.encoder_frame_rate / loaded.mimi.frame_rate)
-        self.first_end = int(loaded._MIN_FRAMES_BEFORE_EOS)
         self.latent_width = int(loaded.flow_lm.ldim)
 
     @property

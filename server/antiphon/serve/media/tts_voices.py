@@ -17,7 +17,7 @@ from antiphon.audio.files import read_audio
 from antiphon.errors import AudioError, CheckpointFormatError, ConfigError, UnsupportedError
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.conditioning import SpeakerShape, read_speaker
-from antiphon.models.pocket import PocketShape
+from antiphon.models.pocket_shape import PocketShape
 from antiphon.models.prompt import Prompt
 from antiphon.models.spec import ModelSpec
 

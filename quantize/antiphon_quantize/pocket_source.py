@@ -1,0 +1,105 @@
+"""The stages of a Pocket-TTS model with its published weights, without the package that trained them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from antiphon.backends.torch.weights import assign
+from antiphon.errors import UnsupportedError
+from antiphon.models.checkpoint import Checkpoint, as_checkpoint_error
+from antiphon.models.pocket_shape import READ_POSITIONS, PocketShape
+from antiphon_quantize.onnx_int8 import DECODER_MIDDLE, round_linears, round_network
+from antiphon_quantize.onnx_modules import ExportedStage
+from antiphon_quantize.pocket_modules import (
+    FlowLM,
+    HearStage,
+    ReadStage,
+    SayStage,
+    SoundStage,
+    frame_positions,
+    prepare_half,
+)
+
+FLOW: Final = "flow_lm."
+MIMI: Final = "mimi."
+_LATENT: Final = "latent_proj"
+_SHORTER: Final[Mapping[str, str]] = {
+    ".convtr.convtr.": ".",
+    ".conv.conv.": ".",
+    ".convtr.": ".",
+    ".conv.": ".",
+    "_transformer.transformer.": "_transformer.",
+    ".linear1.": ".feed_forward.linear1.",
+    ".linear2.": ".feed_forward.linear2.",
+}
+
+
+def pocket_makers(
+    checkpoint: Checkpoint, int8_positions: Mapping[str, int]
+) -> dict[str, Callable[[], ExportedStage]]:
+    """The exporter of each stage, in float32 but for the INT8 parts that ``int8_positions`` allow.
+
+    Raises:
+        UnsupportedError: weights in two files, or a shape that the runtime has no operator for.
+        CheckpointFormatError: weights that do not fit their configuration.
+    """
+    spec, shape, path = checkpoint.spec, PocketShape.of(checkpoint.spec), checkpoint.files.get("lm")
+    assert shape is not None
+    if path is None or "mimi" in checkpoint.files:
+        raise UnsupportedError(
+            f"{spec.name} has weights in two files; graphs are made of one, with both parts"
+        )
+    config, codec = spec.generation["tts_config"]["flow_lm"], spec.mimi.config
+    with as_checkpoint_error(spec.name, torch.OutOfMemoryError):
+        published = {name: tensor.float() for name, tensor in load_file(path).items()}
+        with torch.device("meta"):
+            sound, hear = SoundStage(codec), HearStage(codec)
+            voice = hear.downsample.weight.shape[0]
+            model = FlowLM(config, sound.width, voice, shape)
+        assign(model, _part(published, FLOW), path)
+        model.flow_net.prepare()
+        halves = _codec_tensors(published, model)
+        for stage, chosen in ((sound, ("decoder", "upsample", _LATENT)), (hear, ("encoder", "downsample"))):
+            assign(stage, {name: it for name, it in halves.items() if name.startswith(chosen)}, path)
+        round_network(sound.decoder, int8_positions.get("decoder", 0), middle=DECODER_MIDDLE)
+        round_network(hear.encoder, int8_positions.get("encoder", 0), middle=0)
+    reader = model
+    prepare_half(sound)
+    prepare_half(hear)
+    if int8_positions.get("decoder", 0) >= frame_positions(codec):
+        round_linears(sound.decoder_transformer)
+        round_linears(sound.decoder)
+    if int8_positions.get("encoder", 0) >= frame_positions(codec):
+        round_linears(hear.encoder_transformer)
+    if int8_positions.get("decoder", 0) >= READ_POSITIONS:
+        reader = copy.deepcopy(model)
+        round_linears(reader.transformer)
+    makers: dict[str, Callable[[], ExportedStage]] = {"encode": lambda: hear} if shape.clones else {}
+    return makers | {
+        "read": lambda: ReadStage(reader, clones=shape.clones),
+        "lm": lambda: SayStage(model),
+        "decode": lambda: sound,
+    }
+
+
+def _part(published: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): it for name, it in published.items() if name.startswith(prefix)}
+
+
+def _codec_tensors(published: Mapping[str, Tensor], model: FlowLM) -> dict[str, Tensor]:
+    """The codec's tensors by our names; the latent's scale and mean are part of its projection."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in _part(published, MIMI).items():
+        for long, short in _SHORTER.items():
+            name = name.replace(long, short)
+        found[name] = tensor
+    projection = found.pop("quantizer.output_proj.weight")[..., 0]
+    found[f"{_LATENT}.weight"] = projection * model.emb_std
+    found[f"{_LATENT}.bias"] = projection @ model.emb_mean
+    return found

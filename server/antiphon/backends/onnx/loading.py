@@ -1,0 +1,128 @@
+"""Makes the onnx backend for a checkpoint's graphs: sessions, threads, and the host for its pipeline."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from antiphon.backends.base import BackendInfo
+from antiphon.backends.host import HostBackend
+from antiphon.backends.machine import model_threads
+from antiphon.backends.onnx.executor import OnnxFrames, OnnxTexts
+from antiphon.backends.onnx.graph import check_graph
+from antiphon.backends.onnx.pocket import OnnxUtterances, UtteranceBackend
+from antiphon.backends.onnx.sessions import Opener, onnxruntime, pick_provider
+from antiphon.backends.onnx.stage import Stage
+from antiphon.backends.tts import TtsBackend
+from antiphon.errors import CheckpointFormatError, ConfigError
+from antiphon.models.conditioning import SpeakerShape
+from antiphon.models.pocket_shape import CHUNK_TOKENS, MAX_CHUNK_TOKENS, PocketShape, PocketText
+from antiphon.models.published import POCKET
+from antiphon.models.spec import ModelSpec, PipelineKind
+
+if TYPE_CHECKING:
+    from antiphon.models.checkpoint import Checkpoint
+
+VOICE: Final = "voice"
+"""The graph that turns voices into state of a tts row."""
+
+READ: Final = "read"
+"""The graph that reads a text or a voice for a row of Pocket-TTS, on the state of "lm"."""
+ALONE: Final = (VOICE, READ)
+"""Graphs that run one row at a time."""
+SHARED: Final = (READ, "lm")
+"""Graphs of Pocket-TTS that share state, which is therefore in one place."""
+
+SPLIT_BYTES: Final = 150_000_000
+"""The largest graph that is loaded twice, for parts of a tick at the same time: Mimi's, also with a
+recogniser's 32 codebooks (109 MB in INT8), but not a language model of a thousand million weights, whose
+products are long enough for several threads.
+"""
+
+
+def make(
+    checkpoint: Checkpoint,
+    *,
+    slots: int,
+    device: str | None = None,
+    threads: int | None = None,
+    spin: bool | None = None,
+    chunk_tokens: int | None = None,
+) -> HostBackend | TtsBackend | UtteranceBackend:
+    """Load a checkpoint's graphs.
+
+    ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is the number for a step on a
+    CPU (None: all usable cores but one), and ``spin`` whether they keep their cores while a step runs (None:
+    where that is measured to be faster). ``chunk_tokens`` of whole sentences are what Pocket-TTS speaks as
+    one chunk.
+
+    Raises:
+        CheckpointFormatError: a graph is missing, or differs from the manifest.
+        ConfigError: no such device, fewer than one slot or thread, or chunks of another model's or length.
+    """
+    spec = checkpoint.spec
+    is_pocket = spec.family == POCKET
+    if chunk_tokens is not None and not (is_pocket and 1 <= chunk_tokens <= MAX_CHUNK_TOKENS):
+        raise ConfigError(
+            f"chunk_tokens is {chunk_tokens}; it can be 1 to {MAX_CHUNK_TOKENS}, for Pocket-TTS only"
+        )
+    name, providers = pick_provider(device)
+    cpu_threads = model_threads(threads)
+    pool = ThreadPoolExecutor(cpu_threads - 1, "antiphon-rows") if cpu_threads > 1 and name == "cpu" else None
+    made = {}
+    for stage in stages(spec):
+        form = checkpoint.graphs.get(stage)
+        if form is None:
+            raise CheckpointFormatError(
+                f"{spec.name} has no graph '{stage}', it has {', '.join(checkpoint.graphs)}"
+            )
+        path = checkpoint.file(form.file)
+        file_bytes = sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
+        others = pool if stage not in ALONE and file_bytes <= SPLIT_BYTES else None
+        opener = Opener(path, providers, cpu_threads, spin if pool else False, others, file_bytes)
+        session = opener.open(spin=bool(opener.spin))
+        check_graph(session, form, path)
+        made[stage] = Stage(session, form, 1, opener, packs=not (is_pocket and stage in SHARED))
+    wanted, recipe = checkpoint.backends.get("onnx"), checkpoint.quantization_for("onnx")
+    facts = BackendInfo(
+        name="onnx",
+        device=name,
+        spec=spec,
+        dtype=(wanted.dtype if wanted is not None else None) or "float32",
+        quantization="none" if recipe is None else recipe.scheme,
+        versions={"onnxruntime": onnxruntime.__version__},
+        memory={"weights": sum(stage.weight_bytes for stage in made.values())},
+        chooses_threads=any(stage.has_choice for stage in made.values()),
+    )
+    if is_pocket:
+        return UtteranceBackend(
+            _utterances(checkpoint, made, facts, chunk_tokens or CHUNK_TOKENS), slots=slots
+        )
+    if spec.kind is PipelineKind.TTS:
+        voice = made.pop(VOICE, None)
+        return TtsBackend(spec, OnnxTexts(spec, made, facts, voice), slots=slots)
+    return HostBackend(spec, OnnxFrames(spec, made, facts), slots=slots)
+
+
+def _utterances(
+    checkpoint: Checkpoint, made: dict[str, Stage], facts: BackendInfo, chunk_tokens: int
+) -> OnnxUtterances:
+    tokenizer = checkpoint.text_tokenizer()
+    if tokenizer is None:
+        raise CheckpointFormatError(f"{checkpoint.spec.name} has no tokenizer")
+    text = PocketText.of(checkpoint.spec, tokenizer.encode)
+    return OnnxUtterances(made, made.pop(READ), facts, text, chunk_tokens=chunk_tokens)
+
+
+def stages(spec: ModelSpec) -> tuple[str, ...]:
+    """The graphs a model of this shape needs."""
+    if (pocket := PocketShape.of(spec)) is not None:
+        return (*(("encode",) if pocket.clones else ()), READ, "lm", "decode")
+    if spec.lm is None:
+        return ("encode", "decode")
+    if spec.kind is PipelineKind.STT:
+        return ("encode", "lm")
+    if spec.kind is PipelineKind.TTS:
+        spoken = ("lm", "depformer", "decode")
+        return spoken if SpeakerShape.of(spec) is None else (VOICE, *spoken)
+    return ("encode", "lm", "depformer", "decode")

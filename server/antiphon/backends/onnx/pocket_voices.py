@@ -1,0 +1,112 @@
+"""Voices of Pocket-TTS's rows: exported ones are written as they are, recorded ones are heard first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from antiphon.backends.base import FloatArray, PrimeProgress
+from antiphon.backends.onnx.pocket_language import PocketLanguage
+from antiphon.backends.onnx.stage import Stage
+from antiphon.backends.snapshots import SnapshotCache
+from antiphon.models.pocket_shape import BOS, HEARD, READ_POSITIONS
+from antiphon.models.prompt import Prompt
+
+KEPT_BYTES: Final = 128 * 2**20
+"""Kept voices of recordings, the least recently used dropped first: some ten of the full model."""
+
+SILENCE_S: Final = 0.02
+"""Seconds of a recording that are silent or not, and of the fade at its end."""
+PAUSE_S: Final = 0.08
+FLOOR_DB: Final = 35.0
+"""What is quieter than the loudest part by more than this is silence."""
+
+
+def end_on_pause(pcm: FloatArray, sample_rate: int) -> FloatArray:
+    """A recording, float32 ``[N]``, that ends on 80 ms of silence, as ``end_on_pause`` of the package.
+
+    The model continues a voice that stops amid speech, and begins late after one that ends on a long silence.
+    """
+    frame = max(1, int(SILENCE_S * sample_rate))
+    count = len(pcm) // frame
+    if not count:
+        return pcm
+    loudness = np.sqrt(np.square(pcm[: count * frame].reshape(count, frame)).mean(axis=1))
+    level_db = 20 * np.log10(loudness + 1e-12)
+    end = (int(np.flatnonzero(level_db > level_db.max() - FLOOR_DB)[-1]) + 1) * frame
+    ended = pcm[:end].copy()
+    ended[end - frame :] *= np.linspace(1, 0, frame, dtype=np.float32)
+    return np.concatenate([ended, np.zeros(int(PAUSE_S * sample_rate), np.float32)])
+
+
+@dataclass(slots=True)
+class Recording:
+    """A recording on its way to a voice: its ``frames [F, samples]``, and the latents of those encoded."""
+
+    key: str
+    frames: FloatArray
+    latents: list[FloatArray] = field(default_factory=list)
+    read: int = 0
+
+
+class PocketVoices:
+    """Gives rows their voices, a piece at a time; ``begins``: a recording's first frame is not the first
+    position.
+    """
+
+    def __init__(self, language: PocketLanguage, encode: Stage | None, *, begins: bool) -> None:
+        """Start without voices. ``encode`` is None for a model that takes exported ones only."""
+        self._language, self._encode, self._begins = language, encode, int(begins)
+        self._kept = SnapshotCache[FloatArray](KEPT_BYTES, lambda array: array.nbytes)
+        self._heard: dict[int, Recording] = {}
+
+    def forget(self, row: int) -> None:
+        """Drop a recording that was heard in part."""
+        self._heard.pop(row, None)
+
+    def is_hearing(self, row: int, prompt: Prompt) -> bool:
+        """Whether a row has heard a part of this recording."""
+        return row in self._heard and self._heard[row].key == prompt.key
+
+    def give(self, row: int, prompt: Prompt, sample_rate: int) -> PrimeProgress:
+        """One piece of work on a checked voice for a row, which is fresh before the first."""
+        kept = self._kept.get(prompt.key) if prompt.keys_values is None else prompt.keys_values
+        if kept is not None:
+            self._language.write_voice(row, kept)
+            return PrimeProgress(1, 1, is_copied=prompt.keys_values is None)
+        assert prompt.voice is not None
+        if row not in self._heard:
+            self._heard[row] = Recording(prompt.key, _frames_of(prompt.voice, sample_rate))
+        heard = self._heard[row]
+        self._hear(row, heard)
+        frames = len(heard.frames)
+        done, total = len(heard.latents) + heard.read, 2 * frames + self._begins
+        if done == total:
+            self.forget(row)
+            self._language.keep_voice(row)
+            self._kept.put(prompt.key, self._language.copy_voice(row))
+        return PrimeProgress(done, total)
+
+    def _hear(self, row: int, heard: Recording) -> None:
+        """Encode the next frame, or read the next positions once all are encoded."""
+        done = len(heard.latents)
+        if done < len(heard.frames):
+            assert self._encode is not None
+            found = self._encode.run(np.array([row], np.int32), {"pcm": heard.frames[done : done + 1]})
+            heard.latents.append(found["heard"][0])
+            return
+        tokens = [BOS] * self._begins + [HEARD] * done
+        latents = np.stack([np.zeros_like(heard.latents[0])] * self._begins + heard.latents)
+        part = slice(heard.read, heard.read + READ_POSITIONS)
+        self._language.read(row, tokens[part], latents[part])
+        heard.read += len(tokens[part])
+
+
+def _frames_of(voice: FloatArray, sample_rate: int) -> FloatArray:
+    """Frames ``[F, samples]`` of a recording that ends on a pause; the last is filled up with silence."""
+    pcm, samples = end_on_pause(voice.reshape(-1), sample_rate), voice.shape[1]
+    whole = np.zeros((-(-len(pcm) // samples), samples), np.float32)
+    whole.reshape(-1)[: len(pcm)] = pcm
+    return whole
