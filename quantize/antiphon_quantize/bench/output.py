@@ -160,17 +160,18 @@ def render(card: Card, figure: str | None = None) -> str:
 
 
 def summary(card: Card) -> str:
-    """The terminal's output: the ticks of each model, and several models side by side."""
+    """The terminal's output: the ticks of each model in 80 columns, and several models side by side."""
     parts = [
-        f"{entry.label} ({entry.facts.backend}, {entry.facts.dtype})\n{table(list(_results(card, entry)))}\n"
-        + rows_in_time_sentence(entry)
+        f"{entry.label} ({entry.facts.backend}, {entry.facts.dtype})\n"
+        + table([(*row[:2], *row[3:7]) for row in _results(card, entry)])  # the card has all columns
+        + f"\n{rows_in_time_sentence(entry)}"
         for entry in card.entries
     ]
     if len(card.entries) > 1:
         parts.append(table(list(_side_by_side(card))))
     if is_busy(card):
         parts.append("other programs were running on this machine: use ratios, not milliseconds")
-    return "\n\n".join(parts)
+    return "\n\n".join(parts).replace("**", "")  # bold in Markdown
 
 
 def speed_of(card: Card) -> str:
