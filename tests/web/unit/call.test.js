@@ -293,6 +293,20 @@ test("the gaps of a call are those of all its conversations", async () => {
   await call.end();
 });
 
+test("the end of a call counts no gap and loses nothing", async () => {
+  const call = world.call("pcm_s16le");
+  await call.start();
+  world.admit();
+  world.block(0, 1);
+  const { gaps, lost } = call.numbers();
+  assert.equal(gaps, 1);
+  const { onmessage } = world.node.port;
+  await call.end();
+  world.node.port.onmessage = onmessage;
+  world.block(0, 2); // on its way when the call ended
+  assert.deepEqual([call.numbers().gaps, call.numbers().lost], [gaps, lost]);
+});
+
 test("what was lost never falls, however often the call comes back", async () => {
   const call = world.call("pcm_s16le");
   await call.start();
