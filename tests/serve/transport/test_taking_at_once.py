@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from antiphon.errors import AudioError
 from antiphon.limits import Limits
-from antiphon.serve.transport.frames import CLOSE, PING, FrameReader
+from antiphon.serve.transport.frames import BINARY, CLOSE, PING, FrameReader
 from antiphon.serve.transport.socket import AT_ONCE, Socket
 from antiphon.serve.transport.upgrade import open_socket
-from tests.serve.client_frames import MESSAGES, client_frame
+from tests.serve.client_frames import MASK, MESSAGES, client_frame
 
 
 class Wire(asyncio.Transport):
@@ -198,6 +198,16 @@ async def test_messages_are_received_in_order_however_they_are_cut(
         socket.feed_data(data[start:end])
     expected = [content for opcode, content in messages if opcode != PING]
     assert [await socket.receive_any() for _ in expected] == expected
+
+
+async def test_a_part_of_a_message_that_looks_like_a_frame_is_no_frame(socket: Socket) -> None:
+    looks = client_frame(BINARY, b"1")
+    content = b"before" + bytes(byte ^ MASK[(6 + index) % 4] for index, byte in enumerate(looks)) + b"after"
+    data = client_frame(BINARY, content)
+    start = data.index(looks)
+    for piece in (data[:start], looks, data[start + len(looks) :]):
+        socket.feed_data(piece)
+    assert await socket.receive_any() == content
 
 
 SIZES = (0, 1, 125, 126, 127, 65535, 65536, 200_000)
