@@ -1,11 +1,11 @@
-"""What a call by WebRTC costs next to one over a WebSocket: CPU of the server, and the first sound.
+"""Compares a call by WebRTC with one over a WebSocket: CPU of the server, and time to the first sound.
 
     python -m lab.bench.webrtc_calls                      about three minutes
     python -m lab.bench.webrtc_calls --calls 1 --seconds 2
 
 Both kinds of call are `/api/chat` with the null backend, packets of 20 ms of Opus in both directions. The
-server has one front end; the callers share one process of their own. The time runs from the offer, or the
-request of the WebSocket, to the first packet of sound.
+server has one front end; the callers share another process. Times run from the offer, or the WebSocket's
+request, to the first packet of sound.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KINDS: Final = ("WebSocket", "WebRTC")
 
 @dataclass(slots=True)
 class Heard:
-    """When the first packet of a call came, in seconds since its begin, and how many came in all."""
+    """The time of a call's first packet, in seconds since its start, and the number of packets."""
 
     first_s: float = 0.0
     packets: int = 0
@@ -56,7 +56,7 @@ Caller: TypeAlias = Callable[[str, Sequence[bytes], Heard, asyncio.Event], Corou
 
 
 class Voice(aiortc.MediaStreamTrack):
-    """Packets over and over, one each 20 ms."""
+    """Repeated packets, one each 20 ms."""
 
     kind = "audio"
 
@@ -125,7 +125,7 @@ CALLERS: Final[dict[str, Caller]] = {"WebSocket": call_over_websocket, "WebRTC":
 
 
 async def measure(server: RunningServer, kind: str, calls: int, seconds: float) -> Values:
-    """CPU of a call while ``calls`` of a kind are held, and the times to their first sound."""
+    """CPU of a call during ``calls`` of a kind, and their times to the first sound."""
     encoder = PacketEncoder(24_000, 24_000)
     packets = encoder.encode(speech(1.92))
     heard, over = [Heard() for _ in range(calls)], asyncio.Event()

@@ -1,4 +1,4 @@
-"""The measurement of calls by WebRTC: both kinds of call get sound from a server."""
+"""The measurement of calls by WebRTC: both kinds of call receive sound."""
 
 from __future__ import annotations
 

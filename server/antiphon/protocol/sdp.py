@@ -1,8 +1,8 @@
-"""An offer of WebRTC in SDP (RFC 8866), checked and stripped before any other code reads it.
+"""A WebRTC offer in SDP (RFC 8866), checked and reduced before aiortc parses it.
 
-An offer may have one section of audio, with Opus, and one of data channels. Candidates with a name of mDNS
-are left out: a peer that has such a name reaches the server first. So is the end of the candidates, since a
-peer may have an address that it does not know.
+An offer may have one audio section, with Opus, and one of data channels. Candidates with an mDNS name are
+removed: such a peer reaches the server first. The end of the candidates is removed too, since a peer may have
+an address unknown to itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECTIONS: Final = ("audio", "application")
 
 OPUS: Final = re.compile(r"a=rtpmap:(\d{1,3}) opus/48000/2", re.IGNORECASE)
 NEEDED: Final = ("a=ice-ufrag:", "a=ice-pwd:", "a=fingerprint:", "a=rtcp-mux", "a=mid:")
-"""Lines without which no connection begins; one connection carries all sections."""
+"""Required lines; one connection carries all sections."""
 
 CANDIDATE: Final = "a=candidate:"
 _LEFT_OUT: Final = re.compile(r"a=end-of-candidates|a=candidate:(\S+ ){4}\S+\.local .*", re.IGNORECASE)
@@ -45,7 +45,7 @@ def read_offer(data: bytes) -> PeerOffer:
     """The offer in a body.
 
     Raises:
-        ProtocolError: it is no SDP, too long, without audio in Opus, or has further sections.
+        ProtocolError: it is not SDP, too long, without audio in Opus, or has other sections.
     """
     if len(data) > MAX_OFFER_BYTES:
         raise ProtocolError(f"an offer of {len(data)} bytes, the limit is {MAX_OFFER_BYTES}")
@@ -76,7 +76,7 @@ def read_offer(data: bytes) -> PeerOffer:
 
 
 def with_repair(answer: str) -> str:
-    """An answer that asks the peer for packets of Opus that repeat the one before (RFC 7587, section 7)."""
+    """An answer that requests Opus packets with a copy of the previous one (RFC 7587, section 7)."""
     form = OPUS.search(answer)
     if form is None or f"a=fmtp:{form[1]} " in answer:
         return answer

@@ -1,4 +1,4 @@
-"""Calls by WebRTC in this process: their connections by name, their bound, and their end."""
+"""The calls by WebRTC of this process: their connections by name, their limit and their end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Peers:
 
         Raises:
             MissingExtraError: the extra ``webrtc`` is not installed.
-            ConfigError: a server's address cannot be used.
+            ConfigError: the address of a server is invalid.
         """
         try:
             import aiortc
@@ -44,15 +44,15 @@ class Peers:
         self._open = 0
 
     def __len__(self) -> int:
-        """Connections at present."""
+        """The current number of connections."""
         return self._open
 
     @contextlib.asynccontextmanager
     async def opened(self, head: bytes) -> AsyncIterator[Peer]:
-        """A connection for the block; ``head`` begins its messages that are sound.
+        """A connection for the block; ``head`` is the prefix of its messages with sound.
 
         Raises:
-            ServerFullError: there are as many as there may be.
+            ServerFullError: the limit of connections is reached.
         """
         if self._open >= self._most:
             raise ServerFullError(f"{self._open} of {self._most} calls by WebRTC", retry_after_s=10)
@@ -73,10 +73,10 @@ class Peers:
         self._calls[name] = PeerCall(peer, caller, task)
 
     def find(self, name: str, caller: Caller) -> Peer:
-        """The connection of this name, if it is this caller's.
+        """The connection of this name, if it belongs to this caller.
 
         Raises:
-            UnknownSessionError: it is not; another key's connection counts as unknown.
+            UnknownSessionError: there is none; another key's connection counts as unknown.
         """
         call = self._calls.get(name)
         if call is None or call.caller.key != caller.key:
@@ -84,7 +84,7 @@ class Peers:
         return call.peer
 
     async def close(self) -> None:
-        """End all connections; their calls have ended."""
+        """End all connections, after their calls."""
         calls = tuple(self._calls.values())
         for call in calls:
             call.peer.cut()
@@ -95,7 +95,7 @@ def ice_server(address: str) -> dict[str, str]:
     """A STUN or TURN server as aiortc's arguments: ``stun:HOST:PORT``, ``turn://USER:PASSWORD@HOST:PORT``.
 
     Raises:
-        ConfigError: the address is of another form.
+        ConfigError: the address has another form.
     """
     parts = urlsplit(address.replace(":", "://", 1) if "://" not in address else address)
     has_login = parts.username is not None and parts.password is not None

@@ -39,8 +39,8 @@ class Services:
     ``provoked`` takes log lines that callers can cause at will. ``arrivals`` are calls arriving from other
     workers. ``begin_drain`` drains the server, or one engine by its device, and moves the calls to an
     address. ``canary`` is set while two versions of a model are on trial. ``agents`` are the voice agents by
-    name, each an :class:`antiphon.serve.calls.agent.AgentParts`, whose module imports this one too.
-    ``peers`` are the calls by WebRTC, where the server takes any.
+    name, each an :class:`antiphon.serve.calls.agent.AgentParts`, whose module imports this one too. ``peers``
+    are the calls by WebRTC, if the server accepts any.
     """
 
     config: ServerConfig

@@ -1,6 +1,6 @@
-"""Calls by WebRTC: from an offer by POST to a call that continues after the answer, and its end by DELETE.
+"""Calls by WebRTC: a POST with an offer starts a call that continues after the answer, and a DELETE ends it.
 
-The offer is refused, or admitted with its row, before the answer. The answer's ``Location`` names the call.
+The offer is refused, or admitted with a row, before the answer. The answer's ``Location`` names the call.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ PARTS: Final = ("sdp", "session")
 
 
 async def offer_of(request: web.Request, services: Services) -> tuple[PeerOffer, bytes]:
-    """The offer in a request, and the session in its form, or b"".
+    """The offer in a request, and the session in its form or b"".
 
     Raises:
-        UnsupportedError: the server takes no calls by WebRTC.
-        ProtocolError: the body cannot be used.
-        web.HTTPException: it is too large, or too slow.
+        UnsupportedError: the server accepts no calls by WebRTC.
+        ProtocolError: the body is invalid. web.HTTPException: it is too large, or too slow.
     """
     _ = peers_of(services)
     data = await read_small(request, services, services.config.limits.max_message_bytes)
@@ -71,8 +70,8 @@ async def answer_offer(
     ``head`` begins the messages of its dialect that are sound, ``prefix`` its name.
 
     Raises:
-        ProtocolError: the offer cannot be used.
-        SessionError: there is no room, or no row.
+        ProtocolError: the offer is invalid.
+        SessionError: no connection or no row is free.
     """
     peers, ledger = peers_of(services), services.access.ledger
     async with AsyncExitStack() as stack:
@@ -80,7 +79,7 @@ async def answer_offer(
         peer = await stack.enter_async_context(peers.opened(head))
         answer = await peer.answer(offer)
         await call.admit(route=request.path, **facts)
-        # The request itself counts until it is answered.
+        # The request counts until it is answered.
         await stack.enter_async_context(ledger.hold(call.caller, rows=services.models.rows, extra=1))
         name = f"{prefix}_{call.participant.id}"
         peers.hold(name, peer, call.caller, _hold(services, call, peer, stack.pop_all()))
@@ -94,7 +93,7 @@ def sdp_response(request: web.Request, answer: str, name: str) -> web.Response:
 
 
 async def _hold(services: Services, call: Call, peer: Peer, held: AsyncExitStack) -> None:
-    """Hold an admitted call until it is over, or its peer has not connected in time."""
+    """Hold an admitted call until it ends, or its peer has not connected in time."""
     metrics = call.model.metrics
     async with held:
         with metrics.sockets.track_inprogress():
@@ -127,7 +126,7 @@ async def hang_up(request: web.Request) -> web.Response:
     """End a call of the same key.
 
     Raises:
-        web.HTTPException: 404 where this key has no such call here; 401, 403.
+        web.HTTPException: 404, this key has no such call; 401 or 403, access is refused.
     """
     services = request.app[SERVICES]
     check_origin(request, services.config.allow_origin)

@@ -1,11 +1,12 @@
-"""One peer connection of WebRTC, from a call's side: messages both ways, and sound as binary messages.
+"""One peer connection of WebRTC, as a transport of a call: messages in both directions, with sound as binary
+messages.
 
 Text, and binary messages without sound, pass through the data channel that the peer opens. A binary message
-with the connection's ``head`` is sound: 16-bit samples at 24 kHz, which the audio tracks carry as Opus; one
-without samples drops the sound that waits to leave.
+with the connection's ``head`` is sound: 16-bit samples at 24 kHz, sent as Opus on the audio track; one
+without samples discards the sound that waits to be sent.
 
-ICE, DTLS, SRTP and SCTP are aiortc's. Its decoder, a thread with FFmpeg's resampler for each call, has no
-work: packets go to :class:`~antiphon.serve.media.peer_sound.IncomingSound` as they arrive.
+aiortc implements ICE, DTLS, SRTP and SCTP. Its decoder, a thread with FFmpeg's resampler for each call, is
+unused: packets go directly to :class:`~antiphon.serve.media.peer_sound.IncomingSound`.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from antiphon.serve.transport.socket import AHEAD_S, HOLD_S, READ_AHEAD_BYTES, R
 from antiphon.serve.transport.transport import M, Message, T, Taker, kept_bytes
 
 GATHER_S: Final = 5.0
-"""Seconds to find this server's addresses, which STUN and TURN servers report."""
+"""Seconds to find this server's addresses, including those from STUN and TURN servers."""
 
 WATCH_S: Final = 1.0
-"""Seconds between looks at what the connection has received."""
+"""Seconds between checks of the received data."""
 
 
 @final
 class Peer:
     """One connection; used on the event loop only.
 
-    ``rtc`` is the package aiortc, ``head`` begins the messages that are sound.
+    ``rtc`` is the package aiortc; ``head`` is the prefix of messages with sound.
     """
 
     close_code: int | None = None
@@ -47,7 +48,7 @@ class Peer:
     def __init__(
         self, rtc: Any, servers: Sequence[Any], head: bytes, limits: Limits, clock: Callable[[], float]
     ) -> None:
-        """Prepare; ``servers`` are aiortc's of STUN and TURN."""
+        """Prepare; ``servers`` are aiortc's objects for STUN and TURN."""
         bundle = rtc.RTCBundlePolicy.MAX_BUNDLE
         self._rtc = rtc
         self._connection = rtc.RTCPeerConnection(rtc.RTCConfiguration([*servers], bundlePolicy=bundle))
@@ -85,17 +86,15 @@ class Peer:
                 await connection.setLocalDescription(await connection.createAnswer())
         except TimeoutError:
             raise PeerConnectionError(f"no address of this server was found within {GATHER_S:g} s") from None
-        except (
-            Exception
-        ) as error:  # a boundary: aiortc has errors of many kinds for offers that it cannot use
+        except Exception as error:  # a boundary: aiortc raises many kinds of errors for invalid offers
             raise ProtocolError(f"the offer cannot be used: {type(error).__name__}: {error}"[:300]) from error
         return with_repair(connection.localDescription.sdp)
 
     async def connected(self) -> None:
-        """Wait until the peer is connected, and has opened its data channel, where it offered one.
+        """Wait until the peer is connected, and has opened its data channel if it offered one.
 
         Raises:
-            PeerConnectionError: it is not in time, or ICE or DTLS has failed.
+            PeerConnectionError: a timeout, or a failure of ICE or DTLS.
         """
         limit_s = self._limits.connect_timeout_s
         try:
@@ -122,7 +121,7 @@ class Peer:
             self._is_up.set()
 
     def _take_channel(self, channel: Any) -> None:
-        """Use the first data channel; the events of its end and of its messages come from aiortc."""
+        """Use the first data channel; aiortc emits events for its messages and its end."""
         if self._channel is None:
             self._channel = channel
             channel.on("message", self._take)
@@ -130,7 +129,7 @@ class Peer:
             self._is_up.set()
 
     def _hear(self, packet: Any) -> None:
-        """Take a packet of RTP."""
+        """Handle an RTP packet."""
         self.seen_s = self._clock()
         if packet.payload and self._is_up.is_set():
             samples = self._incoming.packet(packet.sequence_number, packet.payload)
@@ -195,7 +194,7 @@ class Peer:
             elif self._channel is not None and self._channel.readyState == "open":
                 try:
                     self._channel.send(message)
-                except ValueError as error:  # the peer announces how long a message may be
+                except ValueError as error:  # the peer announces its largest message
                     self._fault = self._fault or ProtocolError(f"an event is too long for the peer: {error}")
                     self._news.set()
 
@@ -223,10 +222,10 @@ class Peer:
         return self._clock() - self.seen_s
 
     def ping(self) -> None:
-        """ICE asks the peer all the time."""
+        """Do nothing: ICE checks the peer regularly."""
 
     async def _watch(self) -> None:
-        """Look regularly for signs of life without sound, such as RTCP's reports, and for a flood."""
+        """Check regularly for signs of life other than sound, such as RTCP reports, and for floods."""
         datagrams = 0
         while not self.has_ended:
             await asyncio.sleep(WATCH_S)
@@ -236,7 +235,7 @@ class Peer:
                 self.seen_s = self._clock()
             datagrams = now
             sctp = self._connection.sctp
-            if sctp is not None and sctp._advertised_rwnd < 0:  # parts of messages that never end
+            if sctp is not None and sctp._advertised_rwnd < 0:  # parts of messages without an end
                 self._fault = self._fault or ProtocolError("the peer ignores how much the server reads ahead")
                 self._news.set()
 
@@ -246,12 +245,13 @@ class Peer:
         self._news.set()
 
     def hang_up(self) -> None:
-        """End the connection: the client wishes so."""
+        """End the connection at the client's request."""
         self.close_code = self.close_code or CloseCode.NORMAL
         self.cut()
 
     async def close(self, code: int, reason: str) -> None:
-        """Send what waits, for a moment, and end; a peer sees the end of the connection, not the code."""
+        """Send waiting data for a short time, then end; the peer sees the end of the connection without the
+        code."""
         if self._is_closing:
             return
         self.close_code = self.close_code or code
@@ -263,13 +263,13 @@ class Peer:
         self._news.set()
 
     async def end(self) -> None:
-        """Free everything; the peer is notified."""
+        """Free all resources; the peer is notified."""
         self._is_closing = True
         self._news.set()
         if self._watching is not None:
             self._watching.cancel()
         self.close_code = self.close_code or CloseCode.GOING_AWAY
-        # Its sockets close at the end: it is not cancelled, even where this task is.
+        # Its sockets close at the end, so it continues when this task is cancelled.
         closing = asyncio.get_running_loop().create_task(self._connection.close())
         await asyncio.wait([closing], timeout=self._limits.close_timeout_s)
         if not closing.done() or closing.exception() is not None:
@@ -281,10 +281,10 @@ class Peer:
 
 
 def tap(receiver: Any, hear: Callable[[Any], None]) -> None:
-    """Pass the packets of a receiver of aiortc to ``hear``.
+    """Pass the packets of an aiortc receiver to ``hear``.
 
-    The receiver still counts them for its reports to the peer. Its decoder ends as soon as it begins: it is a
-    thread that the process would wait for.
+    The receiver still counts them for its reports to the peer. Its decoder thread ends at once, since the
+    process would wait for it.
     """
     count, receive = receiver._handle_rtp_packet, receiver.receive
 
@@ -300,7 +300,7 @@ def tap(receiver: Any, hear: Callable[[Any], None]) -> None:
 
 
 def make_track(rtc: Any, sound: OutgoingSound) -> Any:
-    """A track of aiortc with packets that are encoded already."""
+    """A track of aiortc whose packets are already encoded."""
     from av.packet import Packet
 
     async def recv(_track: Any) -> Any:
