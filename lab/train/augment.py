@@ -60,7 +60,7 @@ def limit_band(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
 
 
 def equalise(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-    """Raise and lower parts of the spectrum smoothly, at the same loudness, as mouths and microphones differ.
+    """Raise and lower parts of the spectrum smoothly at constant loudness, like different microphones.
 
     Seven places between 60 Hz and the top change independently by up to 8 dB.
     """

@@ -1,4 +1,4 @@
-"""Noises around a speaker: each ``[samples]`` at 24 kHz, of unit variance, drawn anew every time."""
+"""Noises around a speaker: each ``[samples]`` at 24 kHz, of unit variance, and random."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Voicebox:
     def put_together(
         self, tokens: Sequence[int], rng: np.random.Generator
     ) -> tuple[CodeArray, NDArray[np.int16]]:
-        """A text that no answer has, in pieces of answers: its sound ``[8, T]`` and its text ``[T]``.
+        """Compose another text from pieces of answers: its sound ``[8, T]`` and its text ``[T]``.
 
         It ends with its last word, whose sound is never used.
         """

@@ -55,8 +55,7 @@ class QualitySource:
         """Read the files, which are in the order of the subjects that are not the baseline.
 
         Raises:
-            ConfigError: files without a baseline, another number of them, or a file that was not written by
-                the gate.
+            ConfigError: files without a baseline, a wrong number of files, or a file in another format.
         """
         self._baseline, self._gate = baseline, gate
         self._judged = {subject.label: subject for subject in subjects if subject is not baseline}

@@ -67,7 +67,7 @@ class ScriptRows:
         return self._scripts[row].copy()
 
     def put(self, row: int, script: Script) -> None:
-        """Continue a row from a script, which is not changed."""
+        """Continue a row from a script, which stays unchanged."""
         self._scripts[row] = script.copy()
 
     def tick(self, inputs: StepInputs, advance: Advance) -> ScriptTick:

@@ -2,7 +2,7 @@
 
 Derived from its public documentation (docs.asterisk.org, "WebSocket channel") and from what Asterisk's main
 branch of August 2026 sends. Audio is binary, in the codec of the channel. Control messages are text: a word
-and ``name:value`` pairs, or JSON, as the channel is configured.
+and ``name:value`` pairs, or JSON, depending on the channel's configuration.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ from antiphon.protocol.fields import INVALID_VALUE, Fields
 
 MAX_NAME_CHARS = 200
 MAX_INSTRUCTIONS_CHARS = 65_536
-"""Longest instructions in characters: the published limit is 16,384 tokens; each model has its own limit,
-too."""
+"""Longest instructions in characters: the published limit is 16,384 tokens; models have lower limits."""
 MAX_MESSAGES = 128
 
 ROLES = ("developer", "user", "assistant")

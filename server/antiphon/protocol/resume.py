@@ -60,7 +60,7 @@ def new_token() -> bytes:
 
 
 def token_text(token: bytes) -> str:
-    """A token as events carry it: base64url without padding."""
+    """The text form of a token in events: base64url without padding."""
     return base64.urlsafe_b64encode(token).rstrip(b"=").decode("ascii")
 
 

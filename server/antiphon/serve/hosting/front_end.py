@@ -334,7 +334,7 @@ async def drain(
 ) -> None:
     """Refuse new callers, and let calls continue until they have ended, the limit is over, or ``is_cut``.
 
-    Calls that can move to the worker at ``target`` do. The remaining calls are closed, with the error of an
+    Move resumable calls to the worker at ``target``. The remaining calls are closed, with the error of an
     engine if none is left.
     """
     services = app[SERVICES]

@@ -1,5 +1,4 @@
-"""Paths that nearly match: one that differs only in slashes is answered, for another the right one is
-suggested."""
+"""Nearly valid paths: those that differ only in slashes are answered, others get a suggestion."""
 
 from __future__ import annotations
 

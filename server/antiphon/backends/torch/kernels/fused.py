@@ -50,7 +50,7 @@ def is_fused(attention: str, device: torch.device, head_dim: int, kv: KVForm) ->
     ``kv`` is the format of the keys and values that it reads.
 
     Raises:
-        UnsupportedError: they were requested by name, and :func:`missing_for_kernels` returns a reason.
+        UnsupportedError: the kernels were requested, and :func:`missing_for_kernels` returns a reason.
     """
     if attention == "torch":
         return False
