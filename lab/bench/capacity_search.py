@@ -53,7 +53,8 @@ def faults(report: Values, *, full_load_s: float, message_ms: float) -> list[str
 def speech_faults(report: Values, *, full_load_s: float) -> list[str]:
     """The reasons why a probe's report of simultaneous texts does not prove capacity; empty if it does.
 
-    Every session must be admitted, get speech for ``full_load_s``, and keep a player with a buffer of 80 ms from running empty, so that each frame arrives in real time.
+    Every session must be admitted, get speech for ``full_load_s``, and keep a player with a buffer of
+    80 ms from running empty, so that each frame arrives in real time.
     """
     spoken_s = report["audio_s"] / report["sessions"]
     found = [

@@ -99,7 +99,8 @@ def _bfloat16(source: Path, target: Path) -> None:
 def ship(kind: str, trained: Path, codec: Path, out: Path, *, is_beside: bool = False) -> None:
     """Write the folder ``out``; the model is the best of its training, else the last.
 
-    ``codec`` is the folder of the codec: that of its trainer, or with ``is_beside`` an already shipped one, referenced by relative path.
+    ``codec`` is the folder of the codec: that of its trainer, or with ``is_beside`` an already shipped
+    one, referenced by relative path.
 
     Raises:
         SystemExit: training has not written a checkpoint yet.

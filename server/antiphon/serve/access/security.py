@@ -83,8 +83,9 @@ def host_allowed(host: str | None, allowed: Collection[str] | None) -> bool:
 def allowed_hosts(config: ServerConfig, *, asks_for_keys: bool) -> frozenset[str] | None:
     """The names, apart from addresses, that requests may use as host; None for any.
 
-    Protects against DNS rebinding, where the address of a foreign name changes to the server's. Servers protected only by their address are at risk: those on this machine, without keys. For other servers the host is
-    checked only when ``allow_host`` is set.
+    Protects against DNS rebinding, where the address of a foreign name changes to the server's. Servers
+    protected only by their address are at risk: those on this machine, without keys. For other servers the
+    host is checked only when ``allow_host`` is set.
     """
     is_local = config.host in ("localhost", "::1") or config.host.startswith("127.")
     if "*" in config.allow_host or not (config.allow_host or (is_local and not asks_for_keys)):

@@ -214,7 +214,7 @@ class UsageLog:
         return self._by_key.get(today, 0.0) + self._unread.get(today, 0.0) + unseen
 
     def _read(self) -> Sums:
-        """The sums of the lines appended since the last call. It handles one call at a time, on any thread."""
+        """The sums of the lines appended since the last call; one call at a time, on any thread."""
         assert self._path is not None
         sums: defaultdict[tuple[str, str], float] = defaultdict(float)
         with self._path.open("rb") as file:

@@ -1,7 +1,7 @@
-"""Sound of a peer connection: packets of Opus that arrive by RTP, and packets that leave at their time.
+"""Sound of a peer connection: Opus packets received by RTP, and packets sent on time.
 
-The call has samples in both directions, 16-bit at 24 kHz. What arrives is put in order, and what is lost is
-concealed; it leaves as one packet each 20 ms of the server's clock.
+The call has samples in both directions, 16-bit at 24 kHz. Received packets are ordered and lost ones
+concealed; sound is sent as one packet each 20 ms of the server's clock.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from antiphon.errors import AudioError
 PACKET_S: Final = 0.02
 PACKET_BYTES: Final = 2 * round(SAMPLE_RATE * PACKET_S)
 RTP_RATE: Final = 48_000
-"""Units a second of the time in RTP packets of Opus, at any rate of the samples (RFC 7587)."""
+"""Units a second of the timestamps in RTP packets of Opus, for any sample rate (RFC 7587)."""
 
 MOST_CONCEALED: Final = 5
-"""Lost packets in a row that are concealed; libopus's estimate of more is silence."""
+"""Consecutive lost packets that are concealed; libopus's estimate of more is silence."""
 
 MOST_AHEAD_S: Final = 1.0
 """Seconds of sound that may arrive ahead of the clock; more is dropped before it is decoded."""
 
 MOST_WAITING: Final = 20
 KEPT_WAITING: Final = 8
-"""Packets that may wait to leave, 0.4 s, and those kept of more, 0.16 s: a burst of late sound delays no
-later sound for longer."""
+"""Packets that may wait to be sent, 0.4 s, and the number kept above that, 0.16 s: a burst of late sound does
+not delay later sound any longer."""
 
 MOST_LATE_S: Final = 0.1
-"""Seconds; a sender that was later continues at its pace, without a burst."""
+"""Seconds; after a longer delay the sender continues at its normal rate, without a burst."""
 
 
 class IncomingSound:
     """The sound of one peer."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Begin; ``clock`` bounds how much is decoded."""
+        """``clock`` limits the decoded amount."""
         self._order, self._opus, self._clock = PacketOrder(), OpusDecoder(SAMPLE_RATE), clock
         self._lost = 0
         self._samples = PACKET_BYTES // 2  # of a packet
         self._paid_until_s = clock()
 
     def packet(self, number: int, payload: bytes) -> bytes:
-        """The samples that a packet of this number completes; none of a packet that is no Opus."""
+        """The samples that a packet of this number completes; empty for a packet that is not Opus."""
         now_s = self._clock()
         self._paid_until_s = max(self._paid_until_s, now_s) + packet_ms(payload) / 1000
         if self._paid_until_s > now_s + MOST_AHEAD_S or len(payload) > MAX_PACKET_BYTES:
@@ -93,14 +93,14 @@ class OutgoingSound:
 
     @property
     def is_sent(self) -> bool:
-        """Whether nothing waits to leave."""
+        """Whether no packet waits to be sent."""
         return not self._packets
 
     def put(self, samples: bytes) -> None:
-        """Add samples; a rest that fills no packet waits for the next ones.
+        """Add samples; an incomplete packet waits for the next ones.
 
         Raises:
-            AudioError: it cannot be encoded.
+            AudioError: the samples cannot be encoded.
         """
         data = self._rest + samples
         end = len(data) - len(data) % PACKET_BYTES
@@ -113,12 +113,12 @@ class OutgoingSound:
             self._has_packets.set()
 
     def clear(self) -> None:
-        """Drop what waits."""
+        """Drop waiting packets."""
         self._packets.clear()
         self._rest = b""
 
     async def next(self) -> tuple[bytes, int]:
-        """The next packet when its time has come, and this time in RTP's units."""
+        """The next packet when it is due, and its time in RTP units."""
         while True:
             while not self._packets:
                 self._has_packets.clear()
