@@ -111,5 +111,5 @@ class Limits:
         2, "calls that each front end receives at once from other workers; each is in memory twice", minimum=1
     )
     connect_timeout_s: float = constant(
-        15.0, "for the TLS handshake of a connection, and for a peer by WebRTC to connect", minimum=0.1
+        15.0, "time for the TLS handshake of a connection, and for a peer by WebRTC to connect", minimum=0.1
     )
