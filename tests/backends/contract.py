@@ -55,7 +55,7 @@ def as_it_is(pcm: FloatArray) -> FloatArray:
 class Subject:
     """A backend under test.
 
-    ``make`` makes it with a number of slots. ``wrap_frames`` is more than twice the frames its longest
+    ``make`` makes it with a number of slots. ``wrap_frames``: two thirds of them are more than its longest
     attention window holds. ``pcm_tolerance`` is the largest difference between the same session on different
     rows, or beside other rows (0: identical); on one row in fixed ticks there is none. ``comparable`` blanks
     what may lawfully differ between sessions. ``samples`` says that a model's logits are sampled, by every

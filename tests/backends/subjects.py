@@ -85,7 +85,7 @@ def served(name: str, kind: str, folder: Path, context: int, **more: object) -> 
     return Subject(
         f"{name} {kind}",
         lambda slots: make_backend(name, checkpoint, slots=slots, device="cpu", options=options),
-        wrap_frames=2 * context + 4,
+        wrap_frames=context + min(context, 3 * CONTEXT) + 4,
         pcm_tolerance=2e-6,
         grows="overcommit" in more,  # by less than a byte a row
     )
