@@ -31,7 +31,7 @@ from lab.train.synthetic_voices import SAMPLE_RATE, Voice
 from lab.train.throats import Throat
 
 UTTERANCES_PER_SHARD: Final = 200
-"""About seven minutes of speech."""
+"""About six minutes of speech."""
 SPEEDS: Final = (0.8, 1.3)
 MIXED_SHARE: Final = 0.3
 BENT_SHARE: Final = 0.3
@@ -127,7 +127,7 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--material", type=Path, default=Path("out/material"), help="[%(default)s]")
-    parser.add_argument("--shards", type=int, default=40, help="about seven minutes of speech each")
+    parser.add_argument("--shards", type=int, default=40, help="about six minutes of speech each")
     parser.add_argument(
         "--utterances", type=int, default=UTTERANCES_PER_SHARD, help="of a shard [%(default)s]"
     )

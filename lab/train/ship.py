@@ -76,8 +76,7 @@ KINDS: Final = {
     "reader": Kind(
         "tiny-tts",
         "tts",
-        "A small synthesiser of two voices that reads the words of sums, counting, colours, sounds, days and "
-        "months.",
+        "A small synthesiser that reads the words of sums, counting, colours, sounds, days and months.",
         SPEAKING,
         ("the sky is blue", "five plus four is nine", "after monday comes tuesday"),
         {
