@@ -44,6 +44,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     ),
     "serve/transport/peer.py::GATHER_S": ("serve/dialects/test_realtime_peer.py::stun_server_is_silent",),
     "protocol/sdp.py::MAX_OFFER_BYTES": ("protocol/test_sdp.py::refused_says_why",),
+    "protocol/sdp.py::MAX_LINES": ("protocol/test_sdp.py::refused_says_why",),
     "protocol/sdp.py::MAX_CANDIDATES": ("protocol/test_sdp.py::refused_says_why",),
     "serve/media/peer_sound.py::MOST_AHEAD_S": (
         "serve/media/test_peer_sound.py::far_ahead_of_the_clock_is_dropped",

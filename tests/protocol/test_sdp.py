@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import ProtocolError
-from antiphon.protocol.sdp import MAX_CANDIDATES, MAX_LINE_CHARS, MAX_OFFER_BYTES, read_offer, with_repair
+from antiphon.protocol.sdp import (
+    MAX_CANDIDATES,
+    MAX_LINE_CHARS,
+    MAX_LINES,
+    MAX_OFFER_BYTES,
+    read_offer,
+    with_repair,
+)
 from tests.support.offers import LINES, OFFER
 
 
@@ -40,6 +47,7 @@ CANDIDATE = "a=candidate:2 1 udp 1677729535 192.0.2.7 {} typ host"
         (b"", "its first line has to be v=0"),
         (b"\xff" + OFFER, "its first line has to be v=0"),
         (OFFER + bytes(MAX_OFFER_BYTES), f"the limit is {MAX_OFFER_BYTES}"),
+        (offer_of(*LINES, *["a=x"] * MAX_LINES), f"the limit is {MAX_LINES}"),
         (offer_of(*LINES, "a=" + "x" * MAX_LINE_CHARS), f"the limit is {MAX_LINE_CHARS}"),
         (offer_of(*LINES, "m=video 9 UDP/TLS/RTP/SAVPF 96"), "'video'"),
         (offer_of(*LINES, "m=audio 9 UDP/TLS/RTP/SAVPF 111"), "2 sections of audio"),

@@ -19,6 +19,9 @@ CONTENT_TYPE: Final = "application/sdp"
 MAX_OFFER_BYTES: Final = 32_768
 """Most bytes of an offer; browsers write 2 to 6 KB."""
 
+MAX_LINES: Final = 400
+"""Most lines; browsers write 60 to 120, and 400 are read in a millisecond."""
+
 MAX_LINE_CHARS: Final = 2048
 MAX_CANDIDATES: Final = 32
 """Most addresses of a peer: the server sends packets to each of them."""
@@ -52,6 +55,8 @@ def read_offer(data: bytes) -> PeerOffer:
     lines = data.decode("utf-8", "replace").splitlines()
     if not lines or lines[0] != "v=0":
         raise ProtocolError("the offer is no SDP: its first line has to be v=0")
+    if len(lines) > MAX_LINES:
+        raise ProtocolError(f"an offer of {len(lines)} lines, the limit is {MAX_LINES}")
     if (longest := max(map(len, lines))) > MAX_LINE_CHARS:
         raise ProtocolError(f"a line of {longest} characters in the offer, the limit is {MAX_LINE_CHARS}")
     sections = Counter(line[2:].partition(" ")[0] for line in lines if line.startswith("m="))

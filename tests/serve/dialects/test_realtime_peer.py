@@ -10,6 +10,7 @@ import aiohttp
 import numpy as np
 import pytest
 
+from antiphon.arrays import FloatArray
 from antiphon.errors import ConfigError, DrainingError
 from antiphon.protocol import sdp
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
@@ -19,6 +20,7 @@ from tests.serve.agent_client import agent_serving
 from tests.serve.asr_client import STT
 from tests.serve.harness import FRAME_SAMPLES, serving, speech
 from tests.serve.live_client import parrot
+from tests.serve.lossy_relay import relayed
 from tests.serve.peer_client import CALLS, calling_by_peer, no_connections, peer_client, post
 from tests.support.text_model import TextModelServer, says
 
@@ -226,6 +228,45 @@ async def test_a_peer_that_falls_silent_is_ended() -> None:
         await client.event("session.created")
         transport = client.connection.getSenders()[0].transport.transport
         await transport.stop()  # no packet leaves any more, and no word of the end
+        await server.is_empty()
+
+
+async def test_a_network_that_loses_and_delays_packets_breaks_neither_events_nor_sound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving(model=parrot(), webrtc=1) as server, peer_client() as client:
+        offer = "".join(
+            line for line in (await client.offer()).splitlines(keepends=True) if "a=candidate:" not in line
+        )
+        status, answer, location = await post(server, CALLS, offer)
+        assert status == 201
+        async with relayed(answer, seed=7) as (answer, relay):
+            await client.accept(answer)
+            await client.event("session.created")
+            detection = {"type": "server_vad", "interrupt_response": False}
+            client.send("session.update", session={"audio": {"input": {"turn_detection": detection}}})
+            await client.event("session.updated")
+            said, processed = 0.3 * speech(25), list[FloatArray]()
+            (session,) = [call.participant.session for call in server.calls]
+            assert session is not None
+            push = session.push
+
+            def watched(pcm: FloatArray, now_s: float) -> None:
+                processed.append(pcm.copy())
+                push(pcm, now_s)
+
+            monkeypatch.setattr(session, "push", watched)
+            relay.disturb(loss=0.05, delay_s=0.1)
+            client.microphone.say(said)
+            await client.event("response.done")
+            assert relay.lost > 0
+            assert relay.passed > 10 * relay.lost
+            # aiortc's own receiver drops much after a loss, so the model's input is compared.
+            loud = [np.count_nonzero(np.abs(it) > 0.01) for it in (np.concatenate(processed), said)]
+            assert loud[0] > 0.9 * loud[1]
+            assert client.heard.any()
+            async with server.http.delete(server.url(location)) as response:
+                assert response.status == 200
         await server.is_empty()
 
 
