@@ -180,7 +180,7 @@ class Results:
         most_others_cores: float = math.inf,
         neighbours: Callable[[], Neighbours] = Neighbours,
     ) -> None:
-        """Start anew, or from the content of ``path``."""
+        """Start empty, or with the content of ``path``."""
         self.path, self._most_cores, self._neighbours = path, most_others_cores, neighbours
         self.values: Values = {
             "command": " ".join(["python -m", *_module_and_arguments()]),

@@ -37,7 +37,7 @@ def stage(folder: Path) -> None:
 
 
 def main() -> int:
-    """Build the site anew; returns Sphinx's exit code, which counts warnings as errors."""
+    """Build the site from scratch; returns Sphinx's exit code, which counts warnings as errors."""
     shutil.rmtree(OUT, ignore_errors=True)
     source = OUT / "source"
     stage(source)

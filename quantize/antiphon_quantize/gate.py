@@ -92,7 +92,7 @@ def make_approver(
             _tell(warning)
         if not verdict.passed and not accepts:
             raise DegradedError(
-                f"{verdict.summary}; nothing was written (--accept-degradation writes it all the same)"
+                f"{verdict.summary}; nothing was written (--accept-degradation writes it anyway)"
             )
 
     return approve

@@ -399,7 +399,7 @@ def test_rings_for_which_there_is_no_memory_are_refused_with_their_bytes() -> No
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert str(refused.value) == (
-        f"{plan.total_bytes} bytes for the rings of 6 leases are not to be had: "
+        f"{plan.total_bytes} bytes for the rings of 6 leases are not available: "
         "[Errno 27] File too large; use fewer slots"
     )
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors

@@ -222,7 +222,7 @@ def test_nothing_is_written_that_misses_a_limit_unless_it_is_accepted(
     assert said.out == ""
     assert "text kl <= 1e-09: nothing may change" in said.err
     assert "misses 1 of" in said.err.splitlines()[-1]
-    assert said.err.endswith("nothing was written (--accept-degradation writes it all the same)\n")
+    assert said.err.endswith("nothing was written (--accept-degradation writes it anyway)\n")
     assert gated(pair[0].root, out, "--recipe", str(recipe), "--accept-degradation") == 0
     assert load_checkpoint(str(out)).quantization_for("torch") is not None
     assert "FAIL" in capsys.readouterr().err

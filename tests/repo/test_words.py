@@ -17,6 +17,7 @@ from tests.repo.words import faults_of_text
         "What a model costs is said by the bench.",
         "Over TLS alone, on Linux.",
         "It needs an NVIDIA card.",
+        "No memory is to be had, so it starts anew.",
     ],
 )
 def test_a_phrase_is_found(text: str) -> None:

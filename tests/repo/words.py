@@ -30,6 +30,11 @@ WORDS: Mapping[str, str] = {
     r"\bwhat (?:it|they) (?:is|are) worth\b": "the gain",
     r"\b(?:NVIDIA|known) cards?\b|\b(?:on|without|for) (?:a|the) cards?\b": "GPU, model card, report",
     r"\bWhat [^.?|\n]{0,60}(?:is|are) (?:said|told) by\b": "subject, verb, object",
+    r"\banew\b|\brightly\b|\bunasked\b": "again or from scratch, correctly, unexpected",
+    r"\bfor want of\b|\bto be had\b|\ball the same\b": "for lack of, available, anyway",
+    r"\bheld against\b|\bturned away\b|\bby the book\b": "compared with, rejected, as specified",
+    r"\bas it were\b|\bat large\b|\bwithout a word\b": "leave it out, in general, silently",
+    r"\bof (?:its|their|our|your) own making\b|\bknows? nothing\b": "made by, has no information",
 }
 """Patterns, and what to write instead."""
 

@@ -269,7 +269,7 @@ class Paged(Protocol):
     def make_room(self, rows: IntArray, reset: BoolArray) -> list[int]:
         """The rows that must end so that ``rows [m]`` have pages in the next tick, the youngest first.
 
-        ``reset [m]``: the row starts anew. Their pages are released.
+        ``reset [m]``: the row is reset. Their pages are released.
         """
         ...
 

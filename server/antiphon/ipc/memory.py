@@ -117,7 +117,7 @@ def allocate(plan: MemoryLayout) -> int:
     except OSError as error:
         os.close(descriptor)
         raise ConfigError(
-            f"{plan.total_bytes} bytes for the rings of {plan.pools * plan.leases} leases are not to be had: "
+            f"{plan.total_bytes} bytes for the rings of {plan.pools * plan.leases} leases are not available: "
             f"{error}; use fewer slots"
         ) from error
     return descriptor
