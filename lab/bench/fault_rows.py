@@ -79,7 +79,7 @@ async def _reset_again(scene: Scene) -> None:
 
 
 async def _reset_while_paused(scene: Scene) -> None:
-    """No reader takes a byte for two seconds, then the connections end with RST."""
+    """Readers pause for two seconds, then the connections end with RST."""
     for talker in scene.talkers:
         if talker.transport is not None:
             talker.transport.pause_reading()

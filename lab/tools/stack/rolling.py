@@ -92,7 +92,7 @@ def hand_over(engine: ContainerEngine, url: str, secret: Path, model: str, calls
     """The results of draining a worker with ``antiphon drain`` during a call, and of ``calls`` one by one.
 
     Raises:
-        StackError: a call was lost, or has other words than one that stayed.
+        StackError: a call was lost, or its words differ from those of a call that stayed.
     """
     return asyncio.run(_hand_over(engine, url, SharedSecret.read(secret), model, calls))
 

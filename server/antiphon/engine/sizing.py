@@ -296,7 +296,7 @@ def _timed(
     """Resize the backend from one row to the most that it can answer in ticks of ``limit_s``, at most
     ``fitting``.
 
-    It is timed with one row, with ``first`` rows, and with ever more until it is too slow.
+    It is timed with one row, with ``first`` rows, and with increasing numbers until it is too slow.
     """
     ticks = measure_ticks(backend, [1], clock, limit_s)
     is_packed, wanted = False, min(fitting, first)
