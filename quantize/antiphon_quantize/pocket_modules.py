@@ -1,8 +1,8 @@
-"""Pocket-TTS as stages of a tick: a text or a voice is read, a latent follows another, a latent is sound.
+"""Pocket-TTS as stages of a tick: reading a text or a voice, the next latent, and the sound of a latent.
 
-Names of parameters are the published ones, of ``flow_lm`` and of ``mimi``. Noise is an input, so that the
-same noise gives the same speech. Keys and values lie where the runtime's GroupQueryAttention keeps them: a
-row's own length bounds what is read, so a step costs what the row has said, and not what it may say.
+Parameters have the published names, of ``flow_lm`` and of ``mimi``. Noise is an input, so that the same noise
+gives the same speech. Keys and values have the layout of the runtime's GroupQueryAttention, which reads only
+a row's own length, so the cost of a step grows with the row's speech rather than with its capacity.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from antiphon_quantize.onnx_modules import ExportedStage
 
 NORM: Final = "layer_norm"
 HEAD_MULTIPLE: Final = 16
-"""The runtime rotates heads of a multiple of this width."""
+"""The head width that the runtime can rotate is a multiple of this."""
 EULER_STEPS: Final = 16
-"""Steps of a head that was trained for flow matching; the others have one."""
+"""Steps of a head trained for flow matching; other heads have one."""
 
 
 class CachedAttention(nn.Module):
-    """Causal attention over a row's own past; its keys and values are written where they lie."""
+    """Causal attention over a row's own past; its keys and values are written in place."""
 
     def __init__(self, dim: int, shape: PocketShape) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Create the layer without weights, which are loaded later."""
         super().__init__()
         self.shape = shape
         width, kv_width = shape.query_heads * shape.head_dim, shape.heads * shape.head_dim
@@ -68,8 +68,8 @@ class CachedAttention(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What all layers know of the past: int32 ``last [n]``, the last position of this pass, the largest
-    count ``total []``, and the tables of the rotation ``[capacity, D / 2]``.
+    """Common inputs of all layers: int32 ``last [n]``, the last position of this pass, the largest count
+    ``total []``, and the tables of the rotation ``[capacity, D / 2]``.
     """
 
     last: Tensor
@@ -82,7 +82,7 @@ class FlowLayer(nn.Module):
     """One layer of the language model."""
 
     def __init__(self, dim: int, hidden: int, shape: PocketShape) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Create the layer without weights, which are loaded later."""
         super().__init__()
         self.self_attn = CachedAttention(dim, shape)
         self.norm1, self.norm2 = (LayerNorm(dim, eps=1e-5, in_float32=False) for _ in range(2))
@@ -103,7 +103,7 @@ class FlowTransformer(nn.Module):
     sin: Tensor
 
     def __init__(self, dim: int, hidden: int, max_period: float, shape: PocketShape) -> None:
-        """Shape the network; its weights come with the checkpoint."""
+        """Create the network without weights, which are loaded later."""
         super().__init__()
         if shape.head_dim % HEAD_MULTIPLE:
             raise UnsupportedError(
@@ -128,7 +128,8 @@ class FlowTransformer(nn.Module):
                 )
 
     def forward(self, x: Tensor, step: MaskedStep, count: Tensor | int) -> Tensor:
-        """``[n, T, dim]`` to the same, of which ``count`` int64 ``[n]`` positions of a row are its own."""
+        """Map ``[n, T, dim]`` to the same shape; only ``count`` int64 ``[n]`` positions of a row are
+        valid."""
         position = step.read("lm.position")
         capacity, positions = self.shape.capacity, x.shape[1]
         first = position.clamp(max=capacity - positions)  # beyond it the runtime would write elsewhere
@@ -137,18 +138,18 @@ class FlowTransformer(nn.Module):
         for layer, block in enumerate(self.layers):
             names = f"lm.{layer}.k", f"lm.{layer}.v"
             x, *written = block(x, past, *map(step.read, names))
-            step.tensors.update(zip(names, written, strict=True))  # rows that rest hide what was written
+            step.tensors.update(zip(names, written, strict=True))  # idle rows ignore these values
         step.write("lm.position", first + count)
         return x
 
 
 class TimeEmbedding(nn.Module):
-    """A moment between noise (0) and sample (1) as a vector."""
+    """A time between noise (0) and sample (1) as a vector."""
 
     freqs: Tensor
 
     def __init__(self, dim: int, frequencies: int) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Create the layer without weights, which are loaded later."""
         super().__init__()
         self.register_buffer("freqs", torch.empty(frequencies))
         self.mlp = nn.Sequential(
@@ -166,7 +167,7 @@ class VarianceNorm(nn.Module):
     """``x * alpha / sqrt(var(x) + 1e-5)``, with the unbiased variance, as published."""
 
     def __init__(self, dim: int) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Create the layer without weights, which are loaded later."""
         super().__init__()
         self.alpha = nn.Parameter(torch.empty(dim), requires_grad=False)
 
@@ -179,7 +180,7 @@ class FlowBlock(nn.Module):
     """A residual block whose norm and whose output are modulated by the condition."""
 
     def __init__(self, dim: int) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Create the layer without weights, which are loaded later."""
         super().__init__()
         self.in_ln = LayerNorm(dim, eps=1e-6, in_float32=False)
         self.mlp = nn.Sequential(Linear(dim, dim, bias=True), nn.SiLU(), Linear(dim, dim, bias=True))
@@ -192,10 +193,10 @@ class FlowBlock(nn.Module):
 
 
 class FinalLayer(nn.Module):
-    """The block's last norm, without weights, and its projection."""
+    """The last norm, without weights, and its projection."""
 
     def __init__(self, dim: int, width: int) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Create the layer without weights, which are loaded later."""
         super().__init__()
         self.linear = Linear(dim, width, bias=True)
         self.adaLN_modulation = nn.Sequential(nn.SiLU(), Linear(dim, 2 * dim, bias=True))
@@ -208,14 +209,14 @@ class FinalLayer(nn.Module):
 
 
 MOMENTS: Final[Mapping[str, int]] = {"lsd": 2, "flow_matching": 1, "drifting": 0, "pointwise": 0}
-"""By kind of head, how many moments condition it."""
+"""By kind of head, the number of times in its condition."""
 
 
 class FlowNet(nn.Module):
     """Makes a latent from noise under a condition (Li et al. 2024, an MLP that a transformer conditions)."""
 
     def __init__(self, kind: str, dim: int, depth: int, condition: int, width: int) -> None:
-        """Shape the network; its weights come with the checkpoint."""
+        """Create the network without weights, which are loaded later."""
         super().__init__()
         self.kind, self.dim = kind, dim
         self.time_embed = nn.ModuleList(TimeEmbedding(dim, 128) for _ in range(MOMENTS[kind]))
@@ -225,7 +226,7 @@ class FlowNet(nn.Module):
         self.final_layer = FinalLayer(dim, width)
 
     def prepare(self) -> None:
-        """After loading: one product for all modulations, and moments as constants."""
+        """Finish loading: one product for all modulations, and times as constants."""
         steps = EULER_STEPS if self.kind == "flow_matching" else 1
         moments: list[Tensor] = []
         for step in range(steps):
@@ -259,10 +260,10 @@ class FlowNet(nn.Module):
 
 
 class Conditioner(nn.Module):
-    """The table of text tokens, of low rank where it has a projection."""
+    """The table of text tokens; with a projection it has a low rank."""
 
     def __init__(self, entries: int, dim: int, rank: int | None) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Create the layer without weights, which are loaded later."""
         super().__init__()
         self.embed = nn.Embedding(entries, rank or dim)
         self.proj = None if rank is None else Linear(rank, dim)
@@ -274,7 +275,7 @@ class Conditioner(nn.Module):
 
 
 class FlowLM(nn.Module):
-    """The language model of latents: reads text and a voice, and says latents."""
+    """The language model of latents: text and a voice in, latents out."""
 
     emb_std: Tensor
     emb_mean: Tensor
@@ -283,9 +284,9 @@ class FlowLM(nn.Module):
     bos_before_voice: Tensor
 
     def __init__(self, config: Mapping[str, Any], latent: int, voice: int, shape: PocketShape) -> None:
-        """Shape the model; its weights come with the checkpoint.
+        """Create the model without weights, which are loaded later.
 
-        ``latent`` is the width of what it says, ``voice`` of what it hears.
+        ``latent`` is the width of its output, ``voice`` that of a voice's latents.
         """
         super().__init__()
         transformer, flow, table = config["transformer"], config["flow"], config["lookup_table"]
@@ -311,12 +312,12 @@ class FlowLM(nn.Module):
 class ReadStage(ExportedStage):
     """Reads ``count`` int64 ``[n]`` positions: ``tokens`` int64 ``[n, T]``, and ``heard [n, T, voice]``.
 
-    A token is of the text; or :data:`HEARD`, for this position of ``heard``; or :data:`BOS`, the beginning of
+    A token is one of the text, :data:`HEARD` for this position of ``heard``, or :data:`BOS` for the start of
     a voice.
     """
 
     def __init__(self, model: FlowLM, *, clones: bool) -> None:
-        """Take over a loaded model; ``clones``: it has weights for a voice that is heard."""
+        """Use a loaded model; ``clones``: it has weights for recorded voices."""
         super().__init__(list(model.transformer.specs()))
         self.model, self.clones = model, clones
         self.inputs = ("tokens", "count", "heard") if clones else ("tokens", "count")
@@ -343,15 +344,15 @@ class ReadStage(ExportedStage):
 
 
 class SayStage(ExportedStage):
-    """The latent ``next [n, width]`` after ``latent``, from ``noise``; and ``eos [n]``, a sign of the end.
+    """The latent ``next [n, width]`` after ``latent``, from ``noise``; and ``eos [n]``, a score of the end.
 
-    A latent that is NaN is the beginning.
+    A NaN latent is the start.
     """
 
     inputs, outputs = ("latent", "noise"), ("next", "eos")
 
     def __init__(self, model: FlowLM) -> None:
-        """Take over a loaded model."""
+        """Use a loaded model."""
         super().__init__(list(model.transformer.specs()))
         self.model = model
 
@@ -374,11 +375,11 @@ class SayStage(ExportedStage):
 class WindowedTransformer(StreamingTransformer):
     """A codec's transformer, in which each position sees ``window`` positions, itself included.
 
-    The ring has room for a frame more, since a frame is written before any of its positions looks back.
+    The ring has space for an additional frame, since a frame is written before its positions are computed.
     """
 
     def __init__(self, name: str, config: TransformerConfig) -> None:
-        """Shape the network; its weights come with the checkpoint."""
+        """Create the network without weights, which are loaded later."""
         self.window = config.context
         super().__init__(name, replace(config, context=config.context + config.frame_positions))
         for number, layer in enumerate(self.layers):
@@ -395,7 +396,7 @@ class WindowedTransformer(StreamingTransformer):
 
 
 class FrameAttention(SelfAttention):
-    """Attention of a frame's positions to the ring in one product, since there are many of them."""
+    """Attention of a frame's positions over the ring in one product."""
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: Step, window: Window) -> Tensor:
         self.ring.write(step, window.slots, k, v)
@@ -406,10 +407,10 @@ class FrameAttention(SelfAttention):
 
 
 class TanhFeedForward(nn.Module):
-    """``linear2(gelu(linear1(x)))``, with the approximation by a tanh that the model was trained with."""
+    """``linear2(gelu(linear1(x)))``, with the tanh approximation of the model's training."""
 
     def __init__(self, dim: int, hidden: int) -> None:
-        """Shape the layer; its weights come with the checkpoint."""
+        """Create the layer without weights, which are loaded later."""
         super().__init__()
         self.linear1, self.linear2 = Linear(dim, hidden), Linear(hidden, dim)
 
@@ -423,14 +424,14 @@ def codec_transformer(name: str, table: Mapping[str, Any], positions: int) -> Wi
     """A codec's transformer, from its table in a configuration.
 
     Raises:
-        UnsupportedError: it is wider inside than outside.
+        UnsupportedError: its inner width is larger than its outer one.
     """
     told = {"norm": NORM, "positional_embedding": "rope", "max_period": 10000.0}
     return WindowedTransformer(name, TransformerConfig.of_codec({**told, **table}, positions))
 
 
 def prepare_half(stage: SoundStage | HearStage) -> None:
-    """After loading a half of the codec: compute values derived from the weights, and find the state."""
+    """Finish loading a half of the codec: compute derived values, and find the state."""
     found: list[TensorSpec] = []
     for child in stage.modules():
         if isinstance(child, StreamingConv):
@@ -446,7 +447,7 @@ class SoundStage(ExportedStage):
     inputs, outputs = ("latent",), ("pcm",)
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Shape the decoder; its weights come with the checkpoint."""
+        """Create the decoder without weights, which are loaded later."""
         super().__init__([])
         seanet = SeanetConfig.from_published(config.get("decoder_seanet") or config["seanet"])
         positions, outer = frame_positions(config), config.get("outer_dim") or seanet.dimension
@@ -477,7 +478,7 @@ class HearStage(ExportedStage):
     inputs, outputs = ("pcm",), ("heard",)
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Shape the encoder; its weights come with the checkpoint."""
+        """Create the encoder without weights, which are loaded later."""
         super().__init__([])
         seanet, positions = SeanetConfig.from_published(config["seanet"]), frame_positions(config)
         self.samples = round(config["sample_rate"] / config["frame_rate"])

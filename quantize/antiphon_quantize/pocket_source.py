@@ -1,4 +1,4 @@
-"""The stages of a Pocket-TTS model with its published weights, without the package that trained them."""
+"""The stages of a Pocket-TTS model with its published weights, without its package."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _SHORTER: Final[Mapping[str, str]] = {
 def pocket_makers(
     checkpoint: Checkpoint, int8_positions: Mapping[str, int]
 ) -> dict[str, Callable[[], ExportedStage]]:
-    """The exporter of each stage, in float32 but for the INT8 parts that ``int8_positions`` allow.
+    """The exporter of each stage, in float32 except for the INT8 parts allowed by ``int8_positions``.
 
     Raises:
-        UnsupportedError: weights in two files, or a shape that the runtime has no operator for.
+        UnsupportedError: weights in two files, or a shape without an operator of the runtime.
         CheckpointFormatError: weights that do not fit their configuration.
     """
     spec, shape, path = checkpoint.spec, PocketShape.of(checkpoint.spec), checkpoint.files.get("lm")

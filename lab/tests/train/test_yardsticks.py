@@ -179,7 +179,7 @@ def test_the_pause_head_is_looked_at_where_a_room_comes_back_after_zeros() -> No
 
 
 class Parrot:
-    """Hears and says "two plus two" whatever there is, as a talker, a recogniser and an ear."""
+    """A talker and recogniser that always returns "two plus two"."""
 
     def listen(self, tracks: Sequence[FloatArray]) -> list[Reply]:
         words = tuple((0.2 * place, word) for place, word in enumerate(["two", "plus", "two"]))

@@ -1,26 +1,26 @@
-"""Packets of one RTP stream in their order, each lost one reported once."""
+"""The packets of one RTP stream in order, with each lost one reported once."""
 
 from __future__ import annotations
 
 from typing import Final
 
 DEPTH: Final = 3
-"""Later packets after which one is lost: 60 ms, in which a network's jitter may reorder packets."""
+"""Number of later packets after which a packet is lost: 60 ms, within which jitter may reorder packets."""
 
 MAX_GAP: Final = 50
-"""Packets missing at once, above which the stream begins again: a second."""
+"""Number of consecutive missing packets above which the stream restarts: a second."""
 
 
 class PacketOrder:
-    """The order of packets by their 16-bit numbers; a packet that comes too late, or again, is dropped."""
+    """The order of packets by their 16-bit numbers; late and duplicate packets are dropped."""
 
     def __init__(self) -> None:
-        """Begin with the first packet that comes."""
+        """Start with the first packet received."""
         self._next: int | None = None
         self._waiting: dict[int, bytes] = {}
 
     def add(self, number: int, packet: bytes) -> list[bytes | None]:
-        """The packets that are in order now, None for each lost one."""
+        """The packets that are now in order, None for each lost one."""
         if self._next is None:
             self._next = number
         ahead = (number - self._next) & 0xFFFF

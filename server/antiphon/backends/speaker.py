@@ -1,4 +1,4 @@
-"""A row of Pocket-TTS without its tensors: the text that remains, the current chunk, and the row's noise."""
+"""A row of Pocket-TTS without its tensors: the remaining text, the current chunk, and the noise."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def normal(seed: int, step: int, width: int) -> FloatArray:
 
 
 SPARE_CHUNKS: Final = 2
-"""Chunks a row holds before it takes more words; the rest waits in the session."""
+"""Chunks that a row holds before it stops accepting words; the others wait in the session."""
 FADE_S: Final = 0.005
 """The first step of a fresh decoder is short and faded in."""
 FIRST_END: Final = 6
-"""The frame from which on the model may end a chunk; before, its sign of the end means nothing."""
+"""The first frame at which the model may end a chunk; earlier signs of the end are ignored."""
 
 
 class Pause(NamedTuple):
@@ -56,9 +56,9 @@ class Silence(NamedTuple):
 
 @dataclass(slots=True)
 class Speech:
-    """A chunk of text in progress: ``step`` frames of at most ``max_frames`` are made.
+    """A chunk of text in progress: ``step`` of at most ``max_frames`` frames are made.
 
-    ``tail_frames`` more follow after the model has ended the speech. ``index`` is the chunk's last entry.
+    ``tail_frames`` more frames follow the end of the speech. ``index`` is the chunk's last entry.
     """
 
     max_frames: int
@@ -68,22 +68,22 @@ class Speech:
     end_step: int | None = None
 
     def ends(self, *, is_over: bool) -> bool:
-        """Whether the speech ends before the next frame, at which the model says ``is_over`` or not."""
+        """Whether the speech ends before the next frame, for which the model's sign is ``is_over``."""
         if is_over and self.end_step is None and self.step >= FIRST_END:
             self.end_step = self.step
         return self.end_step is not None and self.step >= self.end_step + self.tail_frames
 
 
 STEPS: Final = ("max_frames", "tail_frames", "index", "step", "end_step")
-"""What :meth:`SpokenRow.to_json` keeps of a speech."""
+"""The fields of a speech in :meth:`SpokenRow.to_json`."""
 
 Open: TypeAlias = Callable[[Chunk], Speech | None]
-"""Has the model read a chunk; None for one without anything to say."""
+"""Reads a chunk into the model; None for one without speakable text."""
 
 
 @dataclass(slots=True)
 class SpokenRow:
-    """A row's text, as far as it is not spoken. ``draws`` counts the frames with noise."""
+    """The remaining text of a row. ``draws`` counts the frames with noise."""
 
     chunker: Chunker
     draws: int = 0
@@ -94,7 +94,7 @@ class SpokenRow:
     _pause: Pause | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The speaker as values, for :meth:`load`."""
+        """The speaker as values for :meth:`load`."""
         values: dict[str, Any] = {"draws": self.draws, "is_complete": self.is_complete, "taken": self._taken}
         values["chunker"] = self.chunker.to_json()
         values["waiting"] = [[isinstance(it, Pause), *it] for it in self._waiting]
@@ -131,7 +131,7 @@ class SpokenRow:
 
     @property
     def has_room(self) -> bool:
-        """Whether the row takes more words."""
+        """Whether the row accepts more words."""
         return len(self._waiting) < SPARE_CHUNKS
 
     @property
@@ -146,11 +146,11 @@ class SpokenRow:
 
     @property
     def going_on(self) -> Speech | None:
-        """The speech that the next frame belongs to."""
+        """The speech of the next frame."""
         return self.speech if self._pause is None else None
 
     def may_begin(self, offered: tuple[TextEntry, ...]) -> bool:
-        """Whether the next frame may begin a speech: a chunk is next, or words may form one."""
+        """Whether the next frame may start a speech: a chunk is next, or words may form one."""
         if self.speech is not None or self._pause is not None:
             return False
         return isinstance(self._waiting[0], Chunk) if self._waiting else bool(offered)
@@ -170,7 +170,7 @@ class SpokenRow:
                 self.is_complete = True
 
     def act(self, open_chunk: Open) -> Speech | Silence | None:
-        """What the next frame is of, after the next chunk was opened where one is due; None for now."""
+        """The content of the next frame, after a due chunk is opened; None if there is none yet."""
         while self.is_busy:
             if self._pause is not None:
                 pause, left = self._pause, self._pause.frames - 1
@@ -191,7 +191,7 @@ class SpokenRow:
         return normal(seed, self.draws - 1, width)
 
     def count_frame(self, said: Speech) -> int:
-        """A frame was made: the entry that begins with it, or ``NO_TOKEN``."""
+        """Count a frame; returns the entry that starts with it, or ``NO_TOKEN``."""
         begun = said.index if said.step == 0 else NO_TOKEN
         said.step += 1
         if said.step == said.max_frames:

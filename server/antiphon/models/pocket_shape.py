@@ -1,4 +1,4 @@
-"""What a Pocket-TTS model is, from its configuration: its spec, the shape of its state, its rules for text.
+"""A Pocket-TTS model from its configuration: its spec, the shape of its state, its rules for text.
 
 A voice is the language model's keys and values for a recording, as ``pocket-tts export-voice`` writes them,
 or the recording itself.
@@ -31,10 +31,10 @@ MIN_FRAME_RATE: Final = 1.0
 """Lowest frame rate in frames a second; the published models have 12.5."""
 
 LONGEST_CHUNK_TOKENS: Final = 272
-"""Tokens of a word, of which there may be 256, with quotes, a capital and a full stop."""
+"""Most tokens of a word, of which there may be 256, with quotes, a capital and a full stop."""
 
 CHUNK_TOKENS: Final = 50
-"""The package's length of a text for the model, which it speaks best."""
+"""The package's chunk length, with the best speech."""
 MAX_CHUNK_TOKENS: Final = 200
 
 READ_POSITIONS: Final = 32
@@ -42,7 +42,7 @@ READ_POSITIONS: Final = 32
 HEARD: Final = -1
 """In a graph's tokens: a frame of a voice."""
 BOS: Final = -2
-"""In a graph's tokens: the beginning of a voice."""
+"""In a graph's tokens: the start of a voice."""
 
 _KEY: Final = re.compile(r"transformer\.layers\.([0-9]{1,4})\.self_attn/(cache|offset|current_end|pad)")
 _FLAGS: Final[Mapping[str, bool]] = {
@@ -51,7 +51,7 @@ _FLAGS: Final[Mapping[str, bool]] = {
     "append_terminal_punctuation": True,
     "capitalize_first_letter": True,
 }
-"""Rules for text in a configuration, and what they are without it."""
+"""Rules for text in a configuration, and their defaults."""
 _EOS_THRESHOLD: Final = -4.0
 _TOKENS_A_SECOND, _SPARE_S = 3.0, 2.0
 _TAIL: Final = "model_recommended_frames_after_eos"
@@ -60,7 +60,7 @@ _TAIL: Final = "model_recommended_frames_after_eos"
 def pocket_spec(
     name: str, flow: Mapping[str, Any], mimi: Mapping[str, Any], told: Mapping[str, Any], parameters: int
 ) -> ModelSpec:
-    """The spec of a model from the tables of its configuration; ``told`` are the other keys, of any use.
+    """The spec of a model from the tables of its configuration; ``told`` are its other keys.
 
     Raises:
         CheckpointFormatError: a number is missing or out of range.
@@ -98,7 +98,7 @@ class PocketShape:
 
     ``layers``, ``heads`` and ``head_dim`` are of its keys and values; ``max_positions`` is the length of the
     longest voice. ``clones``: its weights can make a voice of a recording. ``query_heads`` share the heads of
-    keys; ``capacity`` is the positions of the longest voice, the longest text and its speech.
+    keys; ``capacity`` is the number of positions of the longest voice, the longest text and its speech.
     """
 
     layers: int
@@ -129,10 +129,10 @@ class PocketShape:
             _number(transformer, key, where) if transformer.get(key) else default
             for key, default in (("num_kv_heads", heads), ("attn_dim", dim))
         )
-        longest = round(MAX_VOICE_S * spec.mimi.frame_rate) + 1  # one more begins it
+        longest = round(MAX_VOICE_S * spec.mimi.frame_rate) + 1  # one more for the start token
         frames = longest_frames(LONGEST_CHUNK_TOKENS, spec.mimi.frame_rate)
         clones = bool(told.get("clones_voices"))
-        capacity = longest + 1 + LONGEST_CHUNK_TOKENS + frames  # a recording ends on a frame of silence
+        capacity = longest + 1 + LONGEST_CHUNK_TOKENS + frames  # a recording ends with a frame of silence
         return cls(layers, kv_heads, attention_dim // heads, longest, clones, heads, capacity)
 
     def read_voice(self, path: Path) -> Prompt:
@@ -156,7 +156,7 @@ class PocketShape:
         cache, offset, end = (parts.get(f"{stem}/{key}") for key in ("cache", "offset", "current_end"))
         if cache is None or (offset is None and end is None):
             raise CheckpointFormatError(f"{name} lacks {stem}/cache or offset; it has {sorted(parts)[:3]}")
-        if offset is not None:  # either of the two tensors may say how long the voice is
+        if offset is not None:  # either of the two tensors may contain the length of the voice
             count = int(offset.flat[0]) if offset.size and offset.dtype == np.int64 else 0
         else:
             count = len(end) if end is not None and end.ndim else 0
@@ -200,10 +200,10 @@ class PocketShape:
             )
 
     def recorded(self, pcm: FloatArray, spec: ModelSpec) -> Prompt:
-        """The voice of a recording, float32 ``[N]`` at the model's rate, of which the first 30 s count.
+        """The voice of a recording, float32 ``[N]`` at the model's rate, of which the first 30 s are used.
 
         Raises:
-            UnsupportedError: the weights cannot make a voice, or the recording has not even one frame.
+            UnsupportedError: the weights cannot encode a voice, or the recording is shorter than a frame.
         """
         if not self.clones:
             raise UnsupportedError(f"{spec.name} has no weights for making a voice from a recording")
@@ -223,7 +223,7 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PocketText:
-    """The rules by which a text becomes the model's, as ``prepare_text_prompt`` of its package has them."""
+    """The rules for text of a model, like ``prepare_text_prompt`` of its package."""
 
     encode: Callable[[str], list[int]]
     frame_rate: float
@@ -246,7 +246,7 @@ class PocketText:
         )
 
     def count(self, text: str) -> int:
-        """The tokens of a sentence, as the package counts them when it joins sentences."""
+        """The number of tokens of a sentence, as counted by the package when it joins sentences."""
         written = self._write(text, is_capital=False)
         return 0 if written is None else len(self.encode(written[0].strip()))
 
@@ -265,7 +265,7 @@ class PocketText:
         return longest_frames(tokens, self.frame_rate)
 
     def _write(self, text: str, *, is_capital: bool) -> tuple[str, int] | None:
-        """The text by the rules, and its words; None for no text."""
+        """The text after the rules, and its number of words; None for no text."""
         text = text.strip()
         if self.replaced:
             text = " ".join(
@@ -295,7 +295,7 @@ _CLOSERS: Final = "\"'\u201d\u2019)]\u00bb"
 
 
 def _end(text: str) -> str:
-    """A text that ends with a full stop, where it did not end at all."""
+    """Add a full stop to a text without one at its end."""
     core = text.rstrip(_CLOSERS + " ")
     if not core or core.endswith(_ENDS):
         return text
@@ -305,7 +305,7 @@ def _end(text: str) -> str:
 
 
 def longest_frames(tokens: int, frame_rate: float) -> int:
-    """The frames of the longest speech of this number of tokens."""
+    """The number of frames of the longest speech with this number of tokens."""
     return math.ceil((tokens / _TOKENS_A_SECOND + _SPARE_S) * frame_rate)
 
 

@@ -53,12 +53,13 @@ def make(
 
     ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is the number for a step on a
     CPU (None: all usable cores but one), and ``spin`` whether they keep their cores while a step runs (None:
-    where that is measured to be faster). ``chunk_tokens`` of whole sentences are what Pocket-TTS speaks as
-    one chunk.
+    where that is measured to be faster). ``chunk_tokens`` is the length of whole sentences in a chunk of
+    Pocket-TTS.
 
     Raises:
         CheckpointFormatError: a graph is missing, or differs from the manifest.
-        ConfigError: no such device, fewer than one slot or thread, or chunks of another model's or length.
+        ConfigError: no such device, fewer than one slot or thread, or chunks of another model or of an
+        invalid length.
     """
     spec = checkpoint.spec
     is_pocket = spec.family == POCKET

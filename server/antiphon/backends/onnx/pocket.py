@@ -1,4 +1,5 @@
-"""Pocket-TTS on ONNX Runtime: each row is one utterance, each tick a frame of every row, all in one batch."""
+"""Pocket-TTS on ONNX Runtime: each row is one utterance, and each tick computes a frame of every row in one
+batch."""
 
 from __future__ import annotations
 
@@ -40,12 +41,12 @@ from antiphon.models.sampling import SamplingParameters
 
 TEXT, LATENT = "text", "latent"
 SPOKEN: Final = ("lm", "decode")
-"""The stages whose state a snapshot has; that of a voice's encoder has ended with the voice."""
+"""Stages whose state is in a snapshot; a voice's encoder has no state afterwards."""
 TRIAL_ROWS, TRIAL_FRAMES = 4, 3
 
 
 class Frames(NamedTuple):
-    """What a tick made, in the order of its rows: see :class:`antiphon.backends.base.StepOutputs`."""
+    """The result of a tick, in the order of its rows: see :class:`antiphon.backends.base.StepOutputs`."""
 
     consumed: BoolArray
     emitted: BoolArray
@@ -55,7 +56,8 @@ class Frames(NamedTuple):
 
 
 class OnnxUtterances(OnnxRows, HostArrays):
-    """S rows of the stages "encode" (where voices can be heard), "lm" and "decode", and of their texts."""
+    """S rows of the stages "encode" (if the model accepts recordings), "lm" and "decode", and of their
+    texts."""
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         *,
         chunk_tokens: int,
     ) -> None:
-        """Take over the stages of loaded graphs; ``read`` shares the state of "lm"."""
+        """Use the stages of loaded graphs; ``read`` shares the state of "lm"."""
         spec, shape = facts.spec, PocketShape.of(facts.spec)
         assert shape is not None
         self._read, self._text, self.chunk_tokens = read, text, chunk_tokens
@@ -89,7 +91,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         return SpokenRow(Chunker(self._text.count, self.chunk_tokens))
 
     def _row_ms(self) -> float:
-        """A row's part of a frame of several: the least of a few."""
+        """A row's part of a frame of several rows: the minimum of a few."""
         self.allocate(TRIAL_ROWS)
         rows, times_s = np.arange(TRIAL_ROWS, dtype=np.int32), []
         for _ in range(TRIAL_FRAMES + 1):
@@ -101,7 +103,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         return 1000.0 * min(times_s) / TRIAL_ROWS
 
     def warm_up(self, progress: Progress) -> None:
-        """See :class:`OnnxRows`; the graph that reads runs one row."""
+        """See :class:`OnnxRows`; the graph "read" runs one row at a time."""
         self.lm.read(0, [0])
         super().warm_up(progress)
 
@@ -127,7 +129,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         return self.voices.give(row, prompt, self._spec.sample_rate)
 
     def advance(self, rows: IntArray, offered: Sequence[tuple[TextEntry, ...]], *, is_fixed: bool) -> Frames:
-        """Let rows take the offered words, and compute a frame of each that has something to say."""
+        """Let rows accept the offered words, and compute a frame of each row with work."""
         m, watch = rows.size, Stopwatch()
         consumed, emitted = (np.zeros(m, np.bool_) for _ in range(2))
         pcm = np.zeros((m, self._spec.frame_samples), np.float32)
@@ -140,14 +142,14 @@ class OnnxUtterances(OnnxRows, HostArrays):
             elif not entries:
                 consumed[place] = speaker.is_busy
         places = list(range(m))
-        while places:  # a row whose speech ends before a frame begins its next one in this tick
+        while places:  # a row whose speech ends before a frame starts its next one in this tick
             said = self._open(rows, places, emitted, begun)
             watch.lap("read")
             places = self._say(rows, said, emitted, begun, pcm, watch, is_fixed=is_fixed)
         return Frames(consumed, emitted, pcm, begun, watch.stage_ms)
 
     def _open(self, rows: IntArray, places: Sequence[int], emitted: BoolArray, begun: IntArray) -> list[int]:
-        """The places that speak now, their chunks read; those within a pause have their frame of silence."""
+        """The places with speech, after their chunks are read; those in a pause get a frame of silence."""
         said: list[int] = []
         for place in places:
             row = int(rows[place])
@@ -159,7 +161,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         return said
 
     def _begin(self, row: int, chunk: Chunk) -> Speech | None:
-        """Have a row read a chunk after its voice."""
+        """Read a chunk into a row after its voice."""
         prepared = self._text.prepare(chunk.text)
         if prepared is None:
             return None
@@ -181,7 +183,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         *,
         is_fixed: bool,
     ) -> list[int]:
-        """A frame of every place, but for those, returned, whose speech has ended before it."""
+        """Compute a frame of every place; returns those whose speech ended before it."""
         if not places:
             return []
         named = rows[places]
@@ -213,7 +215,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         return noise * np.float32(parameters.audio_temperature**0.5)
 
     def _count(self, row: int, sound: FloatArray) -> int:
-        """A row's frame was made; its first one is faded in."""
+        """Count a frame of a row; its first one is faded in."""
         speaker = self.speakers[row]
         assert speaker.speech is not None
         if speaker.speech.step == 0:
@@ -224,7 +226,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         return begun
 
     def _end(self, row: int) -> None:
-        """A row's speech is over: its next one begins after the voice."""
+        """End a row's speech: its next one starts after the voice."""
         self.speakers[row].speech = None
         self.lm.rewind(row)
 
@@ -267,7 +269,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         self.lm.recall(row, voice)
 
     def _load(self, tensors: Mapping[str, NDArray[Any]]) -> tuple[SpokenRow, int]:
-        """A snapshot's speaker, and the positions of its voice. Raises UnsupportedError."""
+        """The speaker of a snapshot, and the length of its voice in positions. Raises UnsupportedError."""
         speaker = self._fresh()
         try:
             values = json.loads(tensors[TEXT].tobytes())
@@ -287,7 +289,7 @@ class UtteranceBackend(RowHost[OnnxUtterances]):
     """``slots`` rows of one model; see :class:`antiphon.backends.base.Backend`."""
 
     def __init__(self, rows: OnnxUtterances, *, slots: int) -> None:
-        """Have fresh rows."""
+        """Start with fresh rows."""
         super().__init__(rows.facts.spec, rows, slots=slots, can_prime=True)
 
     def step(self, inputs: StepInputs) -> StepOutputs:

@@ -1,4 +1,5 @@
-"""The language model of Pocket-TTS over S rows: two graphs, one to read and one to say, on the same state."""
+"""The language model of Pocket-TTS over S rows: two graphs, for reading and for speaking, on the same
+state."""
 
 from __future__ import annotations
 
@@ -17,20 +18,20 @@ POSITION: Final = "lm.position"
 
 
 class PocketLanguage:
-    """Keys and values of S rows, which begin with each row's voice.
+    """Keys and values of S rows; each row starts with its voice.
 
-    Graphs write at a row's position, which bounds what they read; a row that rests in a run gets one position
-    written that stays hidden, and the end of a text is followed by hidden ones. ``voice`` counts the
-    positions of the voices, ``reached`` those that were ever written since the reset, both int64 ``[S]``.
+    Graphs write at a row's position, which limits their reads; an idle row in a run gets one hidden position,
+    and the end of a text is followed by hidden ones. ``voice`` counts the positions of the voices,
+    ``reached`` those written since the reset, both int64 ``[S]``.
     """
 
     def __init__(self, read: Stage, lm: Stage, shape: PocketShape) -> None:
-        """Take over the stages of loaded graphs, of which ``read`` runs one row at a time."""
+        """Use the stages of loaded graphs, of which ``read`` runs one row at a time."""
         self._read, self._lm, self._shape = read, lm, shape
         self.allocate(lm.slots)
 
     def allocate(self, slots: int) -> None:
-        """Have ``slots`` fresh rows, after those of ``lm``."""
+        """Allocate ``slots`` fresh rows, after those of ``lm``."""
         self._read.allocate(slots)
         self._read.graph.state.arrays.update(self._lm.state.arrays)
         self.voice: NDArray[np.int64] = np.zeros(slots, np.int64)
@@ -43,23 +44,23 @@ class PocketLanguage:
         return found
 
     def reset(self, rows: Sequence[int]) -> None:
-        """Make rows fresh, bit for bit: what is hidden is erased too."""
+        """Reset rows bit for bit: hidden positions are erased too."""
         for row in rows:
-            own = min(int(self.positions[row]) + 1, self._shape.capacity)  # one more where it rested
+            own = min(int(self.positions[row]) + 1, self._shape.capacity)  # one more for an idle row
             self.positions[row] = max(self._reached[row], own)
             self._lm.state.reset([row])
             self._reached[row] = self.voice[row] = 0
 
     def rewind(self, row: int) -> None:
-        """Forget a row's text and speech; its voice stays."""
+        """Remove a row's text and speech, and keep its voice."""
         self.positions[row] = self.voice[row]
 
     def room(self, row: int) -> int:
-        """The positions that are left in a row."""
+        """The number of free positions of a row."""
         return self._shape.capacity - int(self.positions[row])
 
     def read(self, row: int, tokens: Sequence[int], heard: FloatArray | None = None) -> None:
-        """Read tokens, with the latents ``[T, width]`` of those that are a voice's."""
+        """Read tokens, with the latents ``[T, width]`` of a voice's positions."""
         rows = np.array([row], np.int32)
         for first in range(0, len(tokens), READ_POSITIONS):
             part = tokens[first : first + READ_POSITIONS]
@@ -81,14 +82,15 @@ class PocketLanguage:
     def say(
         self, rows: IntArray, latents: FloatArray, noise: FloatArray, *, is_fixed: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """The next latents ``[m, width]`` after ``latents``, from ``noise``; and signs of an end ``[m]``."""
+        """The next latents ``[m, width]`` after ``latents``, from ``noise``; and scores of the end
+        ``[m]``."""
         found = self._lm.run(rows, {"latent": latents, "noise": noise}, is_fixed=is_fixed)
         for row in rows.tolist():
             self._reach(row)
         return found["next"], found["eos"]
 
     def write_voice(self, row: int, keys_values: FloatArray) -> None:
-        """Give a fresh row a voice, float32 ``[layers, 2, T, heads, head_dim]``."""
+        """Write a voice, float32 ``[layers, 2, T, heads, head_dim]``, to a fresh row."""
         arrays, count = self._lm.state.arrays, keys_values.shape[2]
         for layer, pair in enumerate(keys_values):
             for part, values in zip("kv", pair, strict=True):
@@ -97,7 +99,7 @@ class PocketLanguage:
         self.keep_voice(row)
 
     def keep_voice(self, row: int) -> None:
-        """What a row has read until now is its voice."""
+        """Make all positions so far the row's voice."""
         self.voice[row] = self.positions[row]
         self._reach(row)
 
@@ -112,6 +114,6 @@ class PocketLanguage:
         )
 
     def recall(self, row: int, voice: int) -> None:
-        """A restored row's voice is this long."""
+        """Set the length of a restored row's voice."""
         self.voice[row] = voice
         self._reach(row)

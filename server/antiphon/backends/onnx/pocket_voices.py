@@ -1,4 +1,4 @@
-"""Voices of Pocket-TTS's rows: exported ones are written as they are, recorded ones are heard first."""
+"""Voices of Pocket-TTS's rows: exported ones are written directly, recordings are encoded first."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from antiphon.models.pocket_shape import BOS, HEARD, READ_POSITIONS
 from antiphon.models.prompt import Prompt
 
 KEPT_BYTES: Final = 128 * 2**20
-"""Kept voices of recordings, the least recently used dropped first: some ten of the full model."""
+"""Cached voices of recordings, about ten of the full model; the least recently used is dropped first."""
 
 SILENCE_S: Final = 0.02
-"""Seconds of a recording that are silent or not, and of the fade at its end."""
+"""Seconds of a block in the detection of silence, and of the fade at the end."""
 PAUSE_S: Final = 0.08
 FLOOR_DB: Final = 35.0
-"""What is quieter than the loudest part by more than this is silence."""
+"""A block quieter than the loudest one by more than this is silence."""
 
 
 def end_on_pause(pcm: FloatArray, sample_rate: int) -> FloatArray:
-    """A recording, float32 ``[N]``, that ends on 80 ms of silence, as ``end_on_pause`` of the package.
+    """A recording, float32 ``[N]``, that ends with 80 ms of silence, like ``end_on_pause`` of the package.
 
-    The model continues a voice that stops amid speech, and begins late after one that ends on a long silence.
+    The model continues a voice that stops during speech, and starts late after one with a long silence at its
+    end.
     """
     frame = max(1, int(SILENCE_S * sample_rate))
     count = len(pcm) // frame
@@ -43,7 +44,7 @@ def end_on_pause(pcm: FloatArray, sample_rate: int) -> FloatArray:
 
 @dataclass(slots=True)
 class Recording:
-    """A recording on its way to a voice: its ``frames [F, samples]``, and the latents of those encoded."""
+    """A recording that is being encoded: its ``frames [F, samples]``, and the latents so far."""
 
     key: str
     frames: FloatArray
@@ -52,26 +53,24 @@ class Recording:
 
 
 class PocketVoices:
-    """Gives rows their voices, a piece at a time; ``begins``: a recording's first frame is not the first
-    position.
-    """
+    """Loads voices into rows, piece by piece; ``begins``: a start token precedes a recording."""
 
     def __init__(self, language: PocketLanguage, encode: Stage | None, *, begins: bool) -> None:
-        """Start without voices. ``encode`` is None for a model that takes exported ones only."""
+        """Start without voices. ``encode`` is None for a model with exported voices only."""
         self._language, self._encode, self._begins = language, encode, int(begins)
         self._kept = SnapshotCache[FloatArray](KEPT_BYTES, lambda array: array.nbytes)
         self._heard: dict[int, Recording] = {}
 
     def forget(self, row: int) -> None:
-        """Drop a recording that was heard in part."""
+        """Drop a partly encoded recording."""
         self._heard.pop(row, None)
 
     def is_hearing(self, row: int, prompt: Prompt) -> bool:
-        """Whether a row has heard a part of this recording."""
+        """Whether a part of this recording is encoded for the row."""
         return row in self._heard and self._heard[row].key == prompt.key
 
     def give(self, row: int, prompt: Prompt, sample_rate: int) -> PrimeProgress:
-        """One piece of work on a checked voice for a row, which is fresh before the first."""
+        """Do one piece of work on a checked voice for a row, which is fresh before the first piece."""
         kept = self._kept.get(prompt.key) if prompt.keys_values is None else prompt.keys_values
         if kept is not None:
             self._language.write_voice(row, kept)
@@ -90,7 +89,7 @@ class PocketVoices:
         return PrimeProgress(done, total)
 
     def _hear(self, row: int, heard: Recording) -> None:
-        """Encode the next frame, or read the next positions once all are encoded."""
+        """Encode the next frame, or read the next positions after all are encoded."""
         done = len(heard.latents)
         if done < len(heard.frames):
             assert self._encode is not None
@@ -105,7 +104,7 @@ class PocketVoices:
 
 
 def _frames_of(voice: FloatArray, sample_rate: int) -> FloatArray:
-    """Frames ``[F, samples]`` of a recording that ends on a pause; the last is filled up with silence."""
+    """Frames ``[F, samples]`` of a recording that ends with a pause; the last is padded with silence."""
     pcm, samples = end_on_pause(voice.reshape(-1), sample_rate), voice.shape[1]
     whole = np.zeros((-(-len(pcm) // samples), samples), np.float32)
     whole.reshape(-1)[: len(pcm)] = pcm

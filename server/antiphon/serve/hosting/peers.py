@@ -67,7 +67,7 @@ class Peers:
             self._open -= 1
 
     def hold(self, name: str, peer: Peer, caller: Caller, work: Coroutine[Any, Any, None]) -> None:
-        """Do ``work`` with a connection, which has this name until then."""
+        """Run ``work`` with a connection, which has this name until it ends."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda _: self._calls.pop(name, None))
         self._calls[name] = PeerCall(peer, caller, task)

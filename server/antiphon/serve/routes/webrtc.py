@@ -65,9 +65,9 @@ async def answer_offer(
     prefix: str = "rtc",
     **facts: Any,
 ) -> tuple[str, str]:
-    """The answer in SDP to an offer of a call, which begins once its peer is connected, and its name.
+    """The SDP answer to an offer of a call, which starts when its peer is connected, and the call's name.
 
-    ``head`` begins the messages of its dialect that are sound, ``prefix`` its name.
+    ``head`` is the prefix of its dialect's messages with sound, ``prefix`` that of its name.
 
     Raises:
         ProtocolError: the offer is invalid.
@@ -112,7 +112,7 @@ def peers_of(services: Services) -> Peers:
     """The calls by WebRTC of this process.
 
     Raises:
-        UnsupportedError: the server takes none.
+        UnsupportedError: the server accepts none.
     """
     if services.peers is None:
         raise UnsupportedError(
