@@ -68,7 +68,7 @@ SMALL: Final = Scale(
 )
 """A test of the whole pipeline, whose models have no skills."""
 NATURAL: Final = Scale(question_shards=40, test_shards=2, natural_shards=60, reading_shards=8)
-"""With natural voices: about nine hours of synthetic questions, and seven of natural ones."""
+"""With natural voices: about nine hours of synthetic questions, and six of natural ones."""
 
 
 @dataclass(frozen=True, slots=True)
