@@ -55,7 +55,8 @@ def launches() -> list[Launch]:
         for form in (KVForm.INT8_INT4, KVForm.INT4)
         for launch in launches_of(["moshi-7b"], [1], Form(8, form))
     ]
-    packed += launches_of(["stt-1b"], [1, 24], Form(4, KVForm.INT8))
+    small = launches_of(["stt-1b"], [1, 24], Form(4, KVForm.INT8))
+    packed += [launch for launch in small if launch.name in ("multiply_pairs", "prepare_rows")]
     for launch in [*launches_of(["moshi-7b"], ROWS, Form.of(is_int8=True)), *plain, *packed]:
         shape = {name: value for name, value in launch.constants.items() if name.isupper()}
         found.setdefault((launch.name, str(shape)), launch)

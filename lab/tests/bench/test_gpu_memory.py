@@ -18,7 +18,16 @@ from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.modules.kv_forms import KVForm
 from antiphon.engine.sizing import memory_facts
-from lab.bench.gpu_models import Form, empty_modules, lm_spec, model_spec, prepared, published_sizes, reads
+from lab.bench.gpu_models import (
+    Form,
+    empty_modules,
+    lm_spec,
+    model_spec,
+    prepared,
+    published_sizes,
+    reads,
+    small_size,
+)
 from lab.tests.bench.test_gpu_devices import fake_card
 from tests.backends.torch.recorded import places_of, stages_of, tensors_of
 
@@ -26,10 +35,11 @@ ROWS = 16
 
 
 class LiveBytes(TorchDispatchMode):
-    """Bytes of all live tensors that were made inside, and their maximum."""
+    """Bytes of all live tensors of a kind of device that were made inside, and their maximum."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cuda") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.device = device
         self.now = self.peak = 0
         self._known = WeakIdKeyDictionary()
 
@@ -43,7 +53,7 @@ class LiveBytes(TorchDispatchMode):
 
     def _note(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        if storage not in self._known:
+        if tensor.device.type == self.device and storage not in self._known:
             size = self._known[storage] = storage.nbytes()
             self.now += size
             self.peak = max(self.peak, self.now)
@@ -79,3 +89,14 @@ def test_a_tick_holds_what_sizing_charges(name: str, bits: int, monkeypatch: pyt
     computed = reads(size, form)
     assert facts.weights_bytes == pytest.approx(computed.resident_bytes, rel=0.005)
     assert facts.row_bytes == pytest.approx(computed.row_bytes, rel=0.002)
+
+
+def test_a_device_is_given_weights_as_it_keeps_them() -> None:
+    """Unrounded they are twice as many bytes: a card of 16 GB holds Moshi 7B in INT8 alone."""
+    size = small_size(published_sizes()["moshi-7b"])
+    _, model = empty_modules(size, Form(16, KVForm.INT8), "torch", "cpu")
+    with torch.no_grad(), LiveBytes("meta") as live:
+        model.prepare(int8=True, device=torch.device("meta"))
+        gc.collect()
+    assert {tensor.device.type for tensor in model.state_dict().values()} == {"meta"}
+    assert 0 < live.now <= live.peak <= 1.15 * live.now

@@ -102,11 +102,10 @@ def load_generator(
             steps=spec.lm.dep_q,
             family=spec.family,
             lora=checkpoint.files.get("lora"),
-            device=device,
             compute=Compute(dtype, attention_dtype(device), kv, attention),
             cross_positions=0 if speakers is None else speakers.positions,
         )
-    model = model.prepare(pack=True, int8=int8_weights, rounds_input=rounds_input)
+        model.prepare(pack=True, int8=int8_weights, rounds_input=rounds_input, device=device)
     if device.type == "cuda":
         check_forms(spec.name, model)
     delay = ScriptRules.of(spec).audio_delay if is_tts else 0

@@ -307,13 +307,21 @@ def follows_recipe(name: str) -> bool:
     return name.startswith(RECIPE)
 
 
-def quantize_linears(module: nn.Module, chosen: Callable[[str], bool] = follows_recipe) -> int:
-    """Replace the linears whose names are chosen by INT8 ones; returns their number."""
+def quantize_linears(
+    module: nn.Module,
+    chosen: Callable[[str], bool] = follows_recipe,
+    device: torch.device | None = None,
+) -> int:
+    """Replace the linears whose names are chosen by INT8 ones; returns their number.
+
+    With ``device`` each is moved there first, so that it never holds more than one unrounded.
+    """
     names = [name for name, child in module.named_modules() if isinstance(child, Linear) and chosen(name)]
     for name in names:
         parent_name, _, own_name = name.rpartition(".")
         linear = module.get_submodule(name)
         assert isinstance(linear, Linear)
+        linear = linear if device is None else linear.to(device)
         setattr(module.get_submodule(parent_name), own_name, Int8Linear.quantize(linear))
     return len(names)
 

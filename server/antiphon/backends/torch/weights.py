@@ -128,7 +128,6 @@ def load_lm(
     steps: int,
     family: str = "moshi",
     lora: Path | None = None,
-    device: torch.device | str = "cpu",
     cross_positions: int = 0,
     compute: Compute = PLAIN,
 ) -> LanguageModel:
@@ -159,8 +158,8 @@ def load_lm(
     assign(model, tensors, path)
     entry = description_entry(config, family)
     if entry is not None:
-        model.condition = embed_choice(published, "description", entry).to(device, compute.dtype)
-    return model.to(device)
+        model.condition = embed_choice(published, "description", entry).to(compute.dtype)
+    return model
 
 
 def lm_tensors(

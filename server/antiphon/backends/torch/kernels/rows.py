@@ -37,7 +37,7 @@ from antiphon.backends.torch.quantised import Int4Linear, Int8Linear
 from antiphon.models.costs import makes_rows, paired_tile_of, tile_of
 
 MANY_ELEMENTS = 8192
-"""Elements of a row above which a program has 32 warps instead of 8: with 16 it has 1,400 instructions."""
+"""Elements of a row from which a program has 32 warps instead of 8: with 8 it has 1,400 instructions."""
 
 PIECE = 1024
 """Elements of a program of the simplest kernels."""
@@ -140,7 +140,7 @@ def _prepared(
         IS_NORMED=norm is not None,
         IS_GATED=is_gated,
         IS_ROUNDED=is_rounded,
-        num_warps=32 if block > MANY_ELEMENTS else 8,
+        num_warps=32 if block >= MANY_ELEMENTS else 8,
         enable_fp_fusion=False,
     )
     return LinearInput(out, scale, x.dtype)

@@ -121,15 +121,24 @@ class LanguageModel(nn.Module):
         return self.transformer.is_fused(device)
 
     def prepare(
-        self, *, pack: bool = False, int8: bool = False, rounds_input: bool | None = None
+        self,
+        *,
+        pack: bool = False,
+        int8: bool = False,
+        rounds_input: bool | None = None,
+        device: torch.device | None = None,
     ) -> LanguageModel:
         """Finish loading: make the recipe's linears INT8, and ``pack`` all of them for a CPU.
 
-        ``rounds_input``: whether inputs of INT8 and INT4 linears are rounded; None: those of INT8.
+        ``rounds_input``: whether inputs of INT8 and INT4 linears are rounded; None: those of INT8. The model
+        moves to ``device``, its linears one by one as they are rounded.
         """
         expand_fp8(self)
         if int8:
-            quantize_linears(self)
+            quantize_linears(self, device=device)
+        if device is not None:
+            self.to(device)
+            self.condition = None if self.condition is None else self.condition.to(device)
         for layer in int8_linears(self):
             layer.rounds_input = rounds_input is not False
             if pack and layer.rounds_input:
