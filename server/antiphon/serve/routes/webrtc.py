@@ -103,7 +103,7 @@ async def _hold(services: Services, call: Call, peer: Peer, held: AsyncExitStack
             except PeerConnectionError as error:
                 kind = type(error).__name__
                 services.provoked.info("call by WebRTC failed", of=kind, error=kind, reason=str(error))
-                peer.close_code = wire_form(error).close
+                peer.close_code = peer.close_code or wire_form(error).close
             finally:
                 metrics.closed(peer.close_code)
 
