@@ -242,7 +242,9 @@ def test_memory_that_runs_out_nevertheless_is_a_backend_error(error: Exception) 
 
 
 def test_a_number_is_needed_where_the_backend_says_nothing_about_memory() -> None:
-    with pytest.raises(ConfigError, match="backend fake does not say what memory a row takes; give a number"):
+    with pytest.raises(
+        ConfigError, match="backend fake does not report the memory of a row; give a number of slots"
+    ):
         Workshop({}).size()
     assert Workshop({}).size(EngineConfig(slots=3)) == 3
 
