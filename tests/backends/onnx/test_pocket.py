@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from hypothesis import given
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from antiphon.backends.base import FloatArray
 from antiphon.backends.onnx.pocket import OnnxUtterances, UtteranceBackend
 from antiphon.backends.onnx.pocket_voices import end_on_pause
+from antiphon.backends.onnx.sessions import onnxruntime
 from antiphon.backends.registry import make_backend
 from antiphon.errors import ConfigError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
