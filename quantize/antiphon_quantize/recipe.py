@@ -52,7 +52,8 @@ class Recipe:
     ``int8_ring_bytes``, for onnx: keys and values of a language model are INT8 in layers where those of a row
     would take this number of bytes or more in float32; None: in no layer. ``int8_convolution_positions``, for
     onnx: a codec's convolutions after an ELU with up to this number of positions a frame are products of
-    INT8, for its "encoder" and its "decoder"; none if not named. ``gate``: the limits for its result, in
+    INT8, for its "encoder" and its "decoder"; none if not named. For Pocket-TTS so are its codec's
+    transformers and, by the decoder's number, the reading of text. ``gate``: the limits for its result, in
     addition to those that are common to all recipes.
     """
 
