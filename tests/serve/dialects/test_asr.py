@@ -174,7 +174,7 @@ async def test_a_server_that_leaves_says_so() -> None:
         async with scribe(server) as late:
             message = await late.receive()
             assert isinstance(message, Error)
-            assert "leaving" in message.message
+            assert "shutting down" in message.message
             assert await late.receive() == Closed(1001, "")
         await client.speak(spoken(sentence(1)[0]))
         await client.send(Marker(1))

@@ -181,7 +181,7 @@ async def test_who_drains_lets_a_text_be_said_to_its_end() -> None:
         await client.until(kyutai.Audio)
         server.engine.drain()
         async with listening(server) as late:
-            assert "leaving" in (await late.until(kyutai.Error)).message
+            assert "shutting down" in (await late.until(kyutai.Error)).message
             assert (await late.until(Closed)).code == 1001
         assert (await converse(client)).code == 1000
     assert levels(client.audio) == [8] * 40

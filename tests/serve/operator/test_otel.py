@@ -72,7 +72,7 @@ def test_the_option_makes_one_and_not_beside_a_chrome_trace(monkeypatch: pytest.
     assert isinstance(tracer, OtelTracer)
     assert tracer.is_open
     tracer.close()
-    with pytest.raises(ConfigError, match="trace = 5 and otel_every = 50: one of them"):
+    with pytest.raises(ConfigError, match="trace = 5 and otel_every = 50: use one of them"):
         make_tracer(parse_command_line(["--otel-every", "50", "--trace", "5"]))
 
 
