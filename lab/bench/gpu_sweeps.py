@@ -95,8 +95,9 @@ def _by_rows(
     }
     if rows > LEAST_ROWS:
         forms["int_mm"] = lambda index: torch._int_mm(values, linears[index].weight.t())
-    for tile in () if task.is_small else TILES:
-        forms[f"tile {tile}"] = partial(_tiled, linears, values, scale, x, tile)
+    tiles = {f"tile {tile}": partial(_tiled, linears, values, scale, x, tile) for tile in TILES}
+    if not task.is_small:
+        forms |= tiles
     card, weights = card_here(), linears[0].weight.numel()
     entry: Values = {
         f"{name}, computed": 1e6 * (product_s(held, rows, card, bits) + card.node_s)
@@ -104,6 +105,10 @@ def _by_rows(
     }
     for name, form in forms.items():
         try:
+            if name in tiles and not torch.equal(
+                tiles[name](0), multiply(linears[0], values, scale, x.dtype)
+            ):
+                raise ValueError("another product than ours")
             each = partial(_over_all, form, len(linears))
             entry[name] = 1000 * median_ms(each, 0.03) / len(linears)
         except Exception as error:
@@ -128,7 +133,7 @@ def _tiled(
     columns, block, warps, stages = tile
     rows, depth = values.shape
     out = x.new_empty(rows, linear.out_features)
-    multiply_rows[(triton.cdiv(linear.out_features, columns), 1)](
+    multiply_rows[(1, triton.cdiv(linear.out_features, columns))](
         values, scale, linear.weight, linear.scale, out, out, rows, linear.out_features,
         DEPTH=depth, ROWS=max(LEAST_ROWS, triton.next_power_of_2(rows)), COLUMNS=columns, BLOCK=block,
         IS_ADDED=False, num_warps=warps, num_stages=stages, enable_fp_fusion=False,

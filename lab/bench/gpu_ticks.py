@@ -50,8 +50,8 @@ def our_tick(backend: HostBackend, rows: int) -> Callable[[], dict[str, float]]:
     return lambda: dict(backend.step(StepInputs(everyone, goes_on, pcm)).stage_ms)
 
 
-def fill_context(backend: HostBackend, rows: int, frames: int) -> None:
-    """Make every row appear to have received this number of frames, with rings full of noise."""
+def full_row(backend: HostBackend, frames: int) -> RowSnapshot:
+    """A row that appears to have received this number of frames, with rings full of noise."""
     assert isinstance(backend.executor, TorchRows)
     specs, device = backend.executor.pipeline.state.specs, backend.executor.pipeline.device
     tensors = dict(backend.snapshot(0).tensors)
@@ -68,8 +68,14 @@ def fill_context(backend: HostBackend, rows: int, frames: int) -> None:
         noise = noise * 40 if spec.dtype == torch.int8 else noise
         tensors[name] = spec.cut(noise.to(spec.dtype), tensors)
     tensors[FRAMES] = np.array(frames)
+    return RowSnapshot(backend.info.name, tensors, 0)
+
+
+def fill_context(backend: HostBackend, rows: int, frames: int) -> None:
+    """Make every row appear to have received this number of frames."""
+    full = full_row(backend, frames)
     for row in range(rows):
-        backend.restore(row, RowSnapshot(backend.info.name, tensors, 0))
+        backend.restore(row, full)
 
 
 def mark(marks: list[float], device: torch.device) -> None:
