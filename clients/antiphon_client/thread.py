@@ -107,6 +107,6 @@ class CallThread:
         return resume.encode_claim(resume.Claim(self._token, self._seq, self._frame, input_frame))
 
     def resuming_url(self, url: str) -> str:
-        """The URL that resumes the call, made from the call's first one."""
+        """The URL that resumes the call; ``url`` is that of its first connection."""
         worker = f"&worker={quote(self.worker)}" if self.worker else ""
         return url.replace("resume=1", "resume=again") + worker

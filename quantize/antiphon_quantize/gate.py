@@ -73,8 +73,8 @@ def make_approver(
     """The check of a checkpoint that was made from ``baseline``, with a report; with ``accepts`` any verdict
     passes.
 
-    It raises DegradedError for a checkpoint that exceeds a limit. Measures that cannot be taken are reported
-    and pass.
+    It raises DegradedError for a checkpoint that exceeds a limit. A measure without a value is reported as
+    "not measured" and exceeds no limit.
     """
 
     def approve(candidate: Checkpoint) -> None:

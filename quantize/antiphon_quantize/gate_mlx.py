@@ -52,7 +52,7 @@ class MlxEvalModel:
         return named
 
     def encode(self, pcm: FloatArray) -> Codes:
-        """See the protocol."""
+        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
         rows, executor = self._fresh(len(pcm)), self._executor
         with executor.on_device():
             parts = np.split(pcm, pcm.shape[1] // executor.spec.frame_samples, axis=1)
@@ -60,7 +60,7 @@ class MlxEvalModel:
             return np.stack(codes, axis=1).astype(np.int64)
 
     def decode(self, codes: Codes) -> FloatArray:
-        """See the protocol."""
+        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
         rows, executor = self._fresh(len(codes)), self._executor
         with executor.on_device():
             parts = enumerate(codes.swapaxes(0, 1).astype(np.int32))
@@ -68,7 +68,7 @@ class MlxEvalModel:
             return np.concatenate(heard, axis=1)
 
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
-        """See the protocol."""
+        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
         for row, own in enumerate(parameters):
             self.backend.set_parameters(row, own)
         rows, executor = self._fresh(len(heard)), self._executor
@@ -78,7 +78,7 @@ class MlxEvalModel:
         return np.maximum(np.stack(said[known(self._spec).max_delay :], axis=1), 0).astype(np.int64)
 
     def think(self, heard: Codes, said: Codes) -> Logits:
-        """See the protocol."""
+        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
         rows, executor, spec = self._fresh(len(heard)), self._executor, known(self._spec)
         collector, nothing = StepCollector(spec), np.zeros((len(heard), 0, spec.card), np.float32)
         with executor.on_device():

@@ -69,7 +69,7 @@ class TorchEvalModel:
 
     @torch.inference_mode()
     def encode(self, pcm: FloatArray) -> Codes:
-        """See the protocol."""
+        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
         pipeline = self._fresh()
         frames = torch.split(torch.from_numpy(pcm), pipeline.spec.frame_samples, dim=1)
         step = pipeline.state.step(range(len(pcm)))
@@ -78,7 +78,7 @@ class TorchEvalModel:
 
     @torch.inference_mode()
     def decode(self, codes: Codes) -> FloatArray:
-        """See the protocol."""
+        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
         pipeline = self._fresh()
         step = pipeline.state.step(range(len(codes)))
         frames = torch.from_numpy(codes).unbind(dim=1)
@@ -87,7 +87,7 @@ class TorchEvalModel:
 
     @torch.inference_mode()
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
-        """See the protocol."""
+        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
         pipeline = self._fresh()
         generator, sampler = known(pipeline.generator), known(pipeline.sampler)
         for row, own in enumerate(parameters):
@@ -99,7 +99,7 @@ class TorchEvalModel:
 
     @torch.inference_mode()
     def think(self, heard: Codes, said: Codes) -> Logits:
-        """See the protocol."""
+        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
         pipeline = self._fresh()
         generator, spec = known(pipeline.generator), known(pipeline.spec.lm)
         step, collector, rows = pipeline.state.step(range(len(heard))), StepCollector(spec), len(heard)
@@ -175,7 +175,7 @@ class TtsEvalModel(TorchEvalModel):
 
     @torch.inference_mode()
     def think(self, heard: Codes, said: Codes) -> Logits:
-        """See the protocol."""
+        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
         rows, steps = heard.shape[:2]
         pipeline, scripts = self._told(rows, steps)
         generator, spec = known(pipeline.generator), known(self._spec.lm)

@@ -51,10 +51,10 @@ class Recipe:
     of a weight (int8, int4, fp8) and the method (nearest, awq, gptq, smoothquant, smoothquant-static).
     ``int8_ring_bytes``, for onnx: keys and values of a language model are INT8 in layers where those of a row
     would take this number of bytes or more in float32; None: in no layer. ``int8_convolution_positions``, for
-    onnx: a codec's convolutions after an ELU with up to this number of positions a frame are products of
-    INT8, for its "encoder" and its "decoder"; none if not named. For Pocket-TTS so are its codec's
-    transformers and, by the decoder's number, the reading of text. ``gate``: the limits for its result, in
-    addition to those that are common to all recipes.
+    onnx, is a number for the codec's "encoder" and "decoder": convolutions after an ELU with at most that
+    number of positions a frame multiply in INT8. A part without a number has no INT8 convolutions. For
+    Pocket-TTS the numbers also select its codec's transformers and, by the decoder's number, the reading of
+    text. ``gate``: the limits for its result, in addition to those that are common to all recipes.
     """
 
     description: str

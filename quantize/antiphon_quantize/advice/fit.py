@@ -72,7 +72,7 @@ def sessions_of(number: int) -> str:
 class FitRequest:
     """The requirements of a recommendation.
 
-    ``modality`` and ``language`` None mean any; ``sessions`` at once.
+    None for ``modality`` or ``language`` means any. ``sessions`` is the number of concurrent sessions.
 
     A known ``card`` also limits the sessions by time.
     """

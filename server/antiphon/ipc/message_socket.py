@@ -307,7 +307,7 @@ class LocalSocket(Generic[M]):
         self._handle: Handle[M] = lambda *_: None
 
     def connect(self, handle: Handle[M], **_lost: Callable[[str], None]) -> Self:
-        """Start to handle messages; the other end is never lost."""
+        """Start to handle messages; the callback for a lost peer is never called."""
         self._handle = handle
         return self
 

@@ -105,7 +105,7 @@ class Arena:
         """Read the callers' counters; without effect in one process, where memory is shared."""
 
     def publish(self) -> None:
-        """Publish the engine's counters and wake the callers; in one process they are visible already."""
+        """Publish the engine's counters and wake the callers; one process needs only the wake-up."""
         for bell in self.bells:
             bell()
 

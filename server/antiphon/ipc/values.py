@@ -140,9 +140,9 @@ class Resumption:
     ``call`` is the id of its first session. ``notes`` are numbered messages that the client lacks; the next
     message has ``next_seq``. The text of replies to frames below ``told_frame`` is in stored messages.
     ``kept`` is data of the last connection for the next one, in the protocol's own format. ``replay_from`` is
-    the first frame whose reply may still arrive; ``replayed`` replies were given to another connection.
-    ``unrecorded_in`` and ``unrecorded_out`` are frames of connections whose front end ended before it could
-    record their use.
+    the first frame whose reply may still arrive; ``replayed`` is the number of replies to another connection
+    that are sent again. ``unrecorded_in`` and ``unrecorded_out`` are frames of connections whose front end
+    ended before it could record their use.
     """
 
     call: str

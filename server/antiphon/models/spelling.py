@@ -1,9 +1,9 @@
 """Spells a caller's word in the letters of a synthesiser's vocabulary, and finds the rest that it cannot
 speak.
 
-A word of the vocabulary stays unchanged. Any other is respelled: compatible forms (NFKC), plain quotes and
-dashes, no invisible characters, figures as English words, no accents. The model would speak other unknown
-characters as silence, so the server reports them.
+A word of the vocabulary stays unchanged. Any other word is respelled with compatible forms (NFKC), plain
+quotes and dashes, and English words for figures, without invisible characters and accents. The model would
+speak other unknown characters as silence, so the server reports them.
 """
 
 from __future__ import annotations

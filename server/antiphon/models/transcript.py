@@ -261,7 +261,7 @@ class Transcript:
 
     @property
     def has_marks(self) -> bool:
-        """Whether markers wait."""
+        """Whether any marker is pending."""
         return bool(self._marks)
 
     @property

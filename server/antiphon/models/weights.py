@@ -129,7 +129,7 @@ def find_codebooks(names: Iterable[str]) -> list[Codebook]:
     """All codebooks of a file, by part and level.
 
     Raises:
-        CheckpointFormatError: one lacks its averages, or its usage counts.
+        CheckpointFormatError: a codebook has no averages or no usage counts.
     """
     books: dict[tuple[str, int], dict[str, str]] = {}
     for name in names:

@@ -123,7 +123,7 @@ def ready(
 ) -> Event:
     """Admitted: the server processes audio from now on.
 
-    ``parameters`` as :func:`chat.parameters_to_json` gives them.
+    ``parameters`` is the result of :func:`chat.parameters_to_json`.
 
     ``recorded`` is present only in recorded calls, ``resume`` only in calls that can be resumed.
     """

@@ -1,4 +1,4 @@
-"""Messages of calls that can be resumed: text and events with numbers, acknowledgements, and the claim.
+"""Messages of resumable calls: numbered text and events, acknowledgements, and the claim.
 
 Tag 0x12 from a server: u32 seq, counted from 0 without a gap, then a whole message (text or an event). Tag
 0x12 from a client: u32 seq and u32 frame of the last message and audio received, NONE for none. Tag 0x13, the

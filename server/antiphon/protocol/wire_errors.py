@@ -53,11 +53,11 @@ class ErrorType(StrEnum):
 class WireForm:
     """The form of one class of errors in every protocol.
 
-    ``close`` closes a WebSocket of ``/api/chat`` and of Kyutai's paths, ``openai_close`` one of OpenAI's.
-    ``status`` is the HTTP status outside ``/v1/``, ``openai_status`` the one below it, ``worker_status`` the
-    one for another worker or an operator's command, which retry from 500 on. ``type``, ``code`` and ``param``
-    are OpenAI's over HTTP, ``event`` the type and the code in events where they differ there. ``kyutai``
-    replaces the message in Kyutai's ``Error``.
+    ``close`` is the close code of a WebSocket of ``/api/chat`` and of Kyutai's paths, ``openai_close`` the
+    one of OpenAI's. ``status`` is the HTTP status outside ``/v1/``, ``openai_status`` the one below it,
+    ``worker_status`` the one for another worker or an operator's command, which retry from 500 on. ``type``,
+    ``code`` and ``param`` are OpenAI's over HTTP, ``event`` the type and the code in events where they differ
+    there. ``kyutai`` replaces the message in Kyutai's ``Error``.
     """
 
     close: CloseCode

@@ -208,7 +208,7 @@ class TorchRows:
         progress(len(sizes), len(sizes), "ready")
 
     def _warm_up_rows(self, size: int) -> None:
-        """Ticks of ``size`` rows."""
+        """Run ticks of ``size`` rows."""
         places = self._place(np.arange(size, dtype=np.int32), np.full(size, WARM_UP_FRAMES - 1, np.int64))
         for _ in range(WARM_UP_TICKS):
             with self._runner.tick():

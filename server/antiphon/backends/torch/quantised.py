@@ -403,8 +403,7 @@ GPU_RECIPE = "int8"
 
 
 def slow_form(layer: nn.Module) -> str | None:
-    """The reason why a linear has no kernel, so that each tick expands it or rounds separately; None with
-    one."""
+    """The reason why no kernel supports the format of a linear; None if one does or it is not quantised."""
     if isinstance(layer, Int4Linear):
         inputs = "rounded inputs without a kernel" if layer.rounds_input else "inputs as they are"
         return None if layer.is_paired else f"INT4 weights with {inputs}"

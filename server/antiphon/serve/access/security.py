@@ -38,7 +38,7 @@ def origin_allowed(origin: str | None, host: str | None, allowed: Sequence[str])
 
 
 def is_listed(origin: str | None, allowed: Sequence[str]) -> bool:
-    """Whether ``allowed`` contains an origin, or all."""
+    """Whether ``allowed`` contains ``origin`` or ``*``."""
     names = {entry.rstrip("/").lower() for entry in allowed}
     return origin is not None and ("*" in names or origin.rstrip("/").lower() in names)
 
@@ -155,7 +155,7 @@ _NAMES: Final = re.compile(r"[A-Za-z0-9_, -]{1,2000}")
 
 
 def preflights(allowed: Sequence[str]) -> Middleware:
-    """A middleware that answers preflights: which requests pages of the ``allowed`` origins may send."""
+    """A middleware that answers preflights from ``allowed`` origins: the permitted methods and headers."""
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:

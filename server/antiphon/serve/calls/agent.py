@@ -1,4 +1,4 @@
-"""A voice agent as a participant: a recogniser's row, any text model, and a synthesiser's row, in turns.
+"""A voice agent as a call's participant: a recogniser's row, any text model, and a synthesiser's row.
 
 :mod:`antiphon.agent.turns` decides whose turn it is; this class executes the decisions. Its clock is the
 caller's audio; only the sound of replies is paced by the engine's clock.

@@ -30,7 +30,7 @@ LAG_S: Final = 3.0
 
 
 class TranslationDialect(Dialect[FrameReply]):
-    """One session, in events."""
+    """One translation session: client events to actions, replies to server events."""
 
     policy = Policy(expects_input=False, has_answers=True)
 

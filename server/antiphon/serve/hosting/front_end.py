@@ -74,7 +74,7 @@ class Connections:
     ) -> None:
         """Report to ``peer`` about the connections of both servers; TLS may take ``connect_timeout_s``.
 
-        ``calls_apart`` counts the calls that are in no request.
+        ``calls_apart`` returns the number of calls outside HTTP requests.
         """
         self._peer, self._server, self._tcp = peer, server, tcp
         self._connect_timeout_s, self._calls_apart = connect_timeout_s, calls_apart

@@ -17,7 +17,7 @@ from antiphon.serve.access.shared_secret import SharedSecret
 def identity_of(checkpoint: Checkpoint, info: BackendInfo) -> StateIdentity:
     """The identity that calls of a running model belong to.
 
-    Published weights next to the running graphs do not count, since a worker may lack them.
+    It excludes weights that the backend does not load, since another worker may lack them.
     """
     form = checkpoint.backends.get(info.name)
     unread = set() if form is None else {*WEIGHT_ROLES} - {*form.files}

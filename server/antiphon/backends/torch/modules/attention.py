@@ -57,12 +57,12 @@ class KVRing:
     """Names and shapes of one layer's ring.
 
     State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p is in slot
-    ``p mod capacity``. The state tensor ``position`` counts them. Rounded by ``form`` they are int8, and
-    ``{name}.k_scale``, ``{name}.v_scale`` ``[H, capacity]`` float32 are one scale per token and head,
-    computed when the token is written: a scale fixed in advance fails on audio, whose keys have far outliers.
-    Rounded values are in pages, ``{name}.v`` ``[H, pages, D, PAGE_SLOTS]``: integer matrix units need the
-    summed axis to be contiguous, which is a head's width for keys, and the slots for values. In INT4 a byte
-    has elements d and d + D / 2, so D is halved and each token has its own bytes.
+    ``p mod capacity``. The state tensor ``position`` is the number of positions written. Rounded by ``form``
+    they are int8, and ``{name}.k_scale``, ``{name}.v_scale`` ``[H, capacity]`` float32 are one scale per
+    token and head, computed when the token is written: a scale fixed in advance fails on audio, whose keys
+    have far outliers. Rounded values are in pages, ``{name}.v`` ``[H, pages, D, PAGE_SLOTS]``: integer matrix
+    units need the summed axis to be contiguous, which is a head's width for keys, and the slots for values.
+    In INT4 a byte has elements d and d + D / 2, so D is halved and each token has its own bytes.
     """
 
     name: str
