@@ -1,9 +1,10 @@
 """Estimated tick time on a GPU: bytes, arithmetic and launches to milliseconds.
 
-All results are computed, from constants that no run on a GPU has confirmed (``GpuCard.is_measured``). The
-time of a stage is its launches, with their kernels' instructions, plus the longer of its bytes and its
-arithmetic. The kernels (``backends/torch/kernels/rows.py``) also use the tiles of this module for their
-linear layers, chosen by arithmetic and by instruction counts in machine code.
+All results are computed, from constants that no run on a GPU has confirmed (``GpuCard.is_measured``);
+``docs/benchmarks/gpu.md`` compares them with a run on an H100. The time of a stage is its launches, with
+their kernels' instructions, plus the longer of its bytes and its arithmetic. The kernels
+(``backends/torch/kernels/rows.py``) also use the tiles of this module for their linear layers, chosen by
+arithmetic and by instruction counts in machine code.
 """
 
 from __future__ import annotations

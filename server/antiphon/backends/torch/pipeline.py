@@ -51,8 +51,6 @@ class StageRunner:
     On CUDA this turns off cuDNN's TF32 for convolutions of the process: with its ten bits of mantissa Mimi's
     codes would differ from those on a CPU. torch rejects a process that sets TF32 by both of its interfaces;
     this is the newer one.
-
-    Not measured: the graphs have not been run on a GPU.
     """
 
     def __init__(self, device: torch.device) -> None:

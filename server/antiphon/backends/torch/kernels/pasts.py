@@ -1,7 +1,4 @@
-"""The past of a causal convolution on a GPU: joined with a frame, and replaced, in one launch.
-
-Not measured: the kernel has not been run on a GPU.
-"""
+"""The past of a causal convolution on a GPU: joined with a frame, and replaced, in one launch."""
 
 # A kernel's arguments take no Python types, and its constants are capitals:
 # ruff: noqa: ANN001, ANN201, N803

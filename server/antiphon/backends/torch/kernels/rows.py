@@ -4,8 +4,6 @@ need one launch: every program prepares them again, which costs less than anothe
 The integers are those of :mod:`antiphon.backends.torch.quantised`: rows are rounded where they are computed
 (after a norm, a gate, an attention), and the product is scaled back, and a residual added, in the kernel that
 multiplies: no int32 leaves the registers.
-
-Not measured: the kernels have not been run on a GPU.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ ring the last split does, and the last query rounds its place's row. Rows are re
 each one's filled length; a place without a row reads nothing. Integer matrix units multiply an INT8 ring, one
 program per query: queries that share a key-value head share its keys through the cache.
 ``TRITON_INTERPRET=1`` runs the same kernels on a CPU, slowly.
-
-Not measured: the kernels have not been run on a GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Tokens by Triton kernels, with the rules of ``docs/sampling.md`` and of ``sampling.py``, with noise for the
 candidates only.
-
-Not measured: the kernels have not been run on a GPU.
 """
 
 from __future__ import annotations
