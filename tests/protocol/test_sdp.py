@@ -38,6 +38,27 @@ def test_lines_may_end_without_a_carriage_return_and_data_channels_be_absent() -
     assert offer.text.endswith("\r\n")
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        " 0a1b2c3d.local 5000",  # the second space is no part of the form, and aiortc reads it
+        "0a1b2c3d.local\t5000",
+        "224.0.0.251 5353",
+        "ff02::fb 5353",
+        "0.0.0.0 9",
+        "192.0.2.7 0",
+        "192.0.2.7 65536",
+        "peer.example.com 5000",
+    ],
+)
+def test_a_candidate_is_the_address_and_port_of_one_machine(place: str) -> None:
+    kept = read_offer(OFFER)
+    candidate = f"a=candidate:9 1 udp 1677729535 {place} typ host"
+    assert read_offer(offer_of(*LINES, candidate)) == kept
+    good = "a=candidate:9 1 udp 1677729535 2001:db8::7 65535 typ host"
+    assert read_offer(offer_of(*LINES, good)).text == f"{kept.text}{good}\r\n"
+
+
 CANDIDATE = "a=candidate:2 1 udp 1677729535 192.0.2.7 {} typ host"
 
 

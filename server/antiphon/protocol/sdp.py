@@ -1,12 +1,13 @@
 """A WebRTC offer in SDP (RFC 8866), checked and reduced before aiortc parses it.
 
-An offer may have one audio section, with Opus, and one of data channels. Candidates with an mDNS name are
-removed: such a peer reaches the server first. The end of the candidates is removed too, since a peer may have
-an address unknown to itself.
+An offer may have one audio section, with Opus, and one of data channels. Only candidates with the address and
+port of one machine are kept. A name would be resolved by mDNS, and such a peer reaches the server first. The
+end of the candidates is removed too, since a peer may have an address unknown to itself.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ NEEDED: Final = ("a=ice-ufrag:", "a=ice-pwd:", "a=fingerprint:", "a=rtcp-mux", "
 """Required lines; one connection carries all sections."""
 
 CANDIDATE: Final = "a=candidate:"
-_LEFT_OUT: Final = re.compile(r"a=end-of-candidates|a=candidate:(\S+ ){4}\S+\.local .*", re.IGNORECASE)
+_END: Final = "a=end-of-candidates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,22 @@ def read_offer(data: bytes) -> PeerOffer:
     for needed in NEEDED:
         if not any(line.startswith(needed) for line in lines):
             raise ProtocolError(f"the offer has no line {needed}")
-    kept = [line for line in lines if not _LEFT_OUT.fullmatch(line)]
+    kept = [
+        line for line in lines if line != _END and (not line.startswith(CANDIDATE) or _is_one_machine(line))
+    ]
     if (candidates := sum(line.startswith(CANDIDATE) for line in kept)) > MAX_CANDIDATES:
         raise ProtocolError(f"{candidates} candidates in the offer, the limit is {MAX_CANDIDATES}")
     return PeerOffer("".join(f"{line}\r\n" for line in kept), sections["application"] == 1)
+
+
+def _is_one_machine(candidate: str) -> bool:
+    """Whether a candidate has the address of one machine, and a valid port."""
+    words = candidate.removeprefix(CANDIDATE).split()
+    try:
+        address, port = ipaddress.ip_address(words[4]), int(words[5])
+    except (IndexError, ValueError):
+        return False
+    return not (address.is_multicast or address.is_unspecified) and 0 < port < 65_536
 
 
 def with_repair(answer: str) -> str:
