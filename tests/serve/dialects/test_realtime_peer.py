@@ -220,6 +220,17 @@ def test_an_address_that_is_no_server_of_ice_is_refused_without_its_password(add
     assert "secret" not in str(refused.value)
 
 
+async def test_a_peer_that_opens_channel_after_channel_is_ended() -> None:
+    async with serving(model=parrot(), webrtc=1) as server, calling_by_peer(server) as client:
+        await client.event("session.created")
+        for number in range(peer.MAX_CHANNELS):
+            client.connection.createDataChannel(f"further {number}")
+        error = (await client.event("error"))["error"]
+        assert error["message"] == f"{peer.MAX_CHANNELS + 1} data channels, the limit is {peer.MAX_CHANNELS}"
+        await server.is_empty()
+        await no_connections(server)
+
+
 async def test_a_peer_that_falls_silent_is_ended() -> None:
     async with (
         serving(model=parrot(), webrtc=1, limits={"liveness_timeout_s": 1.0}) as server,

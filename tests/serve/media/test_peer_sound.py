@@ -93,6 +93,17 @@ def test_packets_that_are_no_opus_are_left_out(packet: bytes) -> None:
     sound.close()
 
 
+def test_packets_without_a_length_cost_no_estimates_of_lost_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code 3 with a count of no frames: such packets are free by their length, however many there are."""
+    sound, estimates = IncomingSound(Clock()), list[int]()
+    sound.packet(0, packets_of(speech(0.02))[0])
+    monkeypatch.setattr(OpusDecoder, "conceal", lambda _self, samples, *_: estimates.append(samples))
+    for number in range(6, 600, 6):
+        assert sound.packet(number, b"\x03\x00") == b""
+    assert estimates == []
+    sound.close()
+
+
 async def test_packets_leave_each_20_ms_and_gaps_show_in_their_times() -> None:
     loop = asyncio.get_running_loop()
     begin_s = loop.time()

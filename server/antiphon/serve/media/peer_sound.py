@@ -50,8 +50,10 @@ class IncomingSound:
 
     def packet(self, number: int, payload: bytes) -> bytes:
         """The samples that a packet of this number completes; empty for a packet that is not Opus."""
-        now_s = self._clock()
-        self._paid_until_s = max(self._paid_until_s, now_s) + packet_ms(payload) / 1000
+        now_s, length_s = self._clock(), packet_ms(payload) / 1000
+        if not length_s:  # it would cost no time, and the estimates before it some
+            return b""
+        self._paid_until_s = max(self._paid_until_s, now_s) + length_s
         if self._paid_until_s > now_s + MOST_AHEAD_S or len(payload) > MAX_PACKET_BYTES:
             self._paid_until_s = min(self._paid_until_s, now_s + MOST_AHEAD_S)
             return b""

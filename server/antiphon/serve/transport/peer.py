@@ -31,6 +31,9 @@ from antiphon.serve.transport.transport import M, Message, T, Taker, kept_bytes
 GATHER_S: Final = 5.0
 """Seconds to find this server's addresses, including those from STUN and TURN servers."""
 
+MAX_CHANNELS: Final = 8
+"""Most data channels that a peer opens in a call: each one, with names of 128 KB, is kept until the end."""
+
 WATCH_S: Final = 1.0
 """Seconds between checks of the received data."""
 
@@ -56,6 +59,7 @@ class Peer:
         self._incoming, self._outgoing = IncomingSound(clock), OutgoingSound(clock)
         self._sound = make_track(rtc, self._outgoing)
         self._channel: Any = None
+        self._channels = 0  # opened so far
         self._needs_channel = False
         self._ahead: deque[Message] = deque()
         self._ahead_bytes = 0
@@ -122,11 +126,15 @@ class Peer:
 
     def _take_channel(self, channel: Any) -> None:
         """Use the first data channel; aiortc emits events for its messages and its end."""
+        self._channels += 1
         if self._channel is None:
             self._channel = channel
             channel.on("message", self._take)
             channel.on("close", self.hang_up)
             self._is_up.set()
+        elif self._channels > MAX_CHANNELS and self._fault is None:
+            self._fault = ProtocolError(f"{self._channels} data channels, the limit is {MAX_CHANNELS}")
+            self._news.set()
 
     def _hear(self, packet: Any) -> None:
         """Handle an RTP packet."""
