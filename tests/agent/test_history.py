@@ -9,7 +9,7 @@ from antiphon.agent.history import MAX_ENTRIES, History, HistoryEntry, Role
 
 def said(text: str) -> HistoryEntry:
     return HistoryEntry(
-        Role.ASSISTANT, words=[(word, 300 * at) for at, word in enumerate(text.split(), start=1)]
+        Role.ASSISTANT, words=[(word, 300 * at, 300 * (at + 1)) for at, word in enumerate(text.split())]
     )
 
 
@@ -44,7 +44,21 @@ def test_words_of_sound_that_is_lost_are_left_out_also_those_to_come() -> None:
             if place == 3:
                 entry.lose(begin_ms, end_ms)
             entry.add_word(word, 100 * place, 100 * (place + 1))
-        assert "".join(word for word, _ in entry.words) == left
+        assert "".join(word for word, _, _ in entry.words) == left
+
+
+def test_sound_lost_later_deletes_no_word_that_follows_a_lost_one_or_a_pause() -> None:
+    entry = HistoryEntry(Role.ASSISTANT)
+    for word, start_ms, end_ms in (("a", 0, 100), ("b", 100, 200), ("c", 200, 300), ("d", 500, 600)):
+        entry.add_word(word, start_ms, end_ms)
+    for begin_ms, end_ms, left in (
+        (100, 200, "a c d"),
+        (320, 480, "a c d"),
+        (120, 180, "a c d"),
+        (550, 560, "a c"),
+    ):
+        entry.lose(begin_ms, end_ms)
+        assert entry.shown == left
 
 
 def test_the_oldest_turns_give_way_and_system_texts_stay() -> None:

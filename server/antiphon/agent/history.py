@@ -32,7 +32,7 @@ class Role(StrEnum):
 
 @dataclass(slots=True)
 class HistoryEntry:
-    """One entry. A reply has its ``words``, each with the time of its end in the sound, in milliseconds.
+    """One entry. A reply has its ``words``, each with its begin and its end in the sound, in milliseconds.
 
     ``lost`` are begins and ends of sound that did not reach the client. ``call_id`` and ``name`` are a tool
     call's, whose ``text`` are the arguments.
@@ -40,7 +40,7 @@ class HistoryEntry:
 
     role: Role
     text: str = ""
-    words: list[tuple[str, int]] = field(default_factory=list)
+    words: list[tuple[str, int, int]] = field(default_factory=list)
     lost: list[tuple[int, int]] = field(default_factory=list)
     call_id: str = ""
     name: str = ""
@@ -48,7 +48,7 @@ class HistoryEntry:
     @property
     def shown(self) -> str:
         """The text for the text model."""
-        return " ".join(filter(None, (self.text, *(word for word, _ in self.words))))
+        return " ".join(filter(None, (self.text, *(word for word, _, _ in self.words))))
 
     @property
     def tokens(self) -> int:
@@ -58,16 +58,13 @@ class HistoryEntry:
     def add_word(self, word: str, start_ms: int, end_ms: int) -> None:
         """Add the next word of a reply, unless a part of its sound is lost."""
         if not any(begin_ms < end_ms and start_ms < until_ms for begin_ms, until_ms in self.lost):
-            self.words.append((word, end_ms))
+            self.words.append((word, start_ms, end_ms))
 
     def lose(self, begin_ms: int, end_ms: int) -> None:
         """This part of a reply's sound is lost: delete the words that it contains a part of."""
         if begin_ms < end_ms:
             self.lost.append((begin_ms, end_ms))
-            words, self.words, start_ms = self.words, [], 0
-            for word, until_ms in words:
-                self.add_word(word, start_ms, until_ms)
-                start_ms = until_ms
+            self.words = [it for it in self.words if it[2] <= begin_ms or end_ms <= it[1]]
 
 
 class History:
@@ -109,7 +106,7 @@ class History:
         entry = self._entries.get(name)
         if entry is None or entry.role is not Role.ASSISTANT:
             return
-        entry.words = [(word, end_ms) for word, end_ms in entry.words if end_ms <= heard_ms]
+        entry.words = [it for it in entry.words if it[2] <= heard_ms]
         if not entry.shown:
             del self._entries[name]
 

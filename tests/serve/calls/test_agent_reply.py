@@ -106,8 +106,8 @@ async def cut_once(seed: int) -> int:
     history.put(reply.item, reply.entry)
     history.cut(reply.item, heard_ms)
     kept = history[reply.item].words if reply.item in history else []
-    assert all(end_ms <= 1000 * client.played_s + 1e-6 for _, end_ms in kept), seed
-    assert [word for word, _ in kept] == [f"word{number}" for number in range(len(kept))]
+    assert all(end_ms <= 1000 * client.played_s + 1e-6 for _, _, end_ms in kept), seed
+    assert [word for word, _, _ in kept] == [f"word{number}" for number in range(len(kept))]
     reply.over("interrupted")
     return len(kept)
 
