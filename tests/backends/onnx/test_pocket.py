@@ -71,6 +71,19 @@ def test_rows_side_by_side_say_what_each_says_alone(backend: UtteranceBackend) -
         np.testing.assert_allclose(talk.audio, wanted, rtol=0, atol=1e-5)
 
 
+def test_a_recording_that_another_row_has_encoded_meanwhile_is_not_kept_in_parts(
+    backend: UtteranceBackend,
+) -> None:
+    executor, spec = backend.executor, backend.info.spec
+    recording = np.sin(np.arange(3 * spec.frame_samples, dtype=np.float32))
+    prompt = executor.shape.recorded(recording, spec)
+    assert not backend.prime(0, prompt).is_done
+    while not backend.prime(1, prompt).is_done:
+        pass
+    assert backend.prime(0, prompt).is_done
+    assert not executor.voices.is_hearing(0, prompt)
+
+
 def test_a_reset_erases_what_is_hidden_too(backend: UtteranceBackend) -> None:
     executor = backend.executor
     assert isinstance(executor, OnnxUtterances)

@@ -73,6 +73,7 @@ class PocketVoices:
         """Do one piece of work on a checked voice for a row, which is fresh before the first piece."""
         kept = self._kept.get(prompt.key) if prompt.keys_values is None else prompt.keys_values
         if kept is not None:
+            self.forget(row)  # another row may have encoded the same recording meanwhile
             self._language.write_voice(row, kept)
             return PrimeProgress(1, 1, is_copied=prompt.keys_values is None)
         assert prompt.voice is not None
