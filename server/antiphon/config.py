@@ -206,7 +206,7 @@ class ServerConfig:
     )
     api_keys: str | None = option(
         None,
-        "keys of callers, made by 'antiphon keys'; default: no keys",
+        "keys of callers, made by 'antiphon keys' [none]",
         metavar="FILE",
         group=Group.ACCESS,
         is_basic=True,

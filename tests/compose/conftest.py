@@ -49,7 +49,7 @@ def start(tmp_path: Path, certificate: Path) -> Start:
         values = {**VALUES, **(values or {})}
         async with running_stack(tmp_path, counts, values, certificate, environment, [PATIENT]) as stack:
             for service in counts:
-                rows = 2 if agents else 100  # of an agent one of each of its models
+                rows = 100 if not agents else 1 if service == "agent" else 2  # an agent's models have one each
                 await stack.sees(service, {worker.host: rows for worker in stack.of(service)})
                 await stack.sees(f"{service}-queue", {worker.host: 1 for worker in stack.of(service)})
             yield stack

@@ -225,7 +225,7 @@ async def test_an_agent_by_its_name_and_by_the_paths_of_unmute(start: Start) -> 
                 await stack.sees("agent", {"127.0.1.1": 0})
                 async with stack.http.ws_connect(f"{url}/unmute/v1/realtime") as second:
                     assert (await second.receive_json())["error"]["type"] == "fatal"
-            await stack.sees("agent", {"127.0.1.1": 2})
+            await stack.sees("agent", {"127.0.1.1": 1})
             async with stack.http.ws_connect(f"{url}/m/assistant/twilio") as telephone:
                 await telephone.send_json({**TWILIO, "start": {}})
                 await stack.sees("agent", {"127.0.1.1": 0})  # it has a row of both models

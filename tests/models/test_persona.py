@@ -76,7 +76,7 @@ def test_an_embedded_voice_leaves_its_last_two_frames_to_be_heard() -> None:
 
 
 def test_a_persona_too_long_is_refused_with_its_parts() -> None:
-    words = r"this persona is 101 frames long \(0 of voice, 89 of text, 12 of silence\), .* looks back 100"
+    words = r"this persona is 101 frames long \(0 of voice, 89 of text, 12 of silence\), .* context is 100"
     with pytest.raises(UnsupportedError, match=words):
         persona_prompt(SPEC, [1] * 89)
     assert persona_prompt(SPEC, [1] * 88).count == LM.context

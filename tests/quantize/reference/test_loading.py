@@ -92,7 +92,7 @@ def test_other_pipelines_are_refused(moshi: Checkpoint, kind: PipelineKind) -> N
 def test_a_model_that_hears_nothing_is_refused(moshi: Checkpoint) -> None:
     assert moshi.spec.lm is not None
     deaf = replace(moshi, spec=replace(moshi.spec, lm=replace(moshi.spec.lm, dep_q=16)))
-    with pytest.raises(UnsupportedError, match="streams to hear and to speak, this one has 0 and 16"):
+    with pytest.raises(UnsupportedError, match="input and output streams, this one has 0 and 16"):
         make(deaf, slots=1, device="cpu")
 
 
