@@ -49,7 +49,9 @@ def start(tmp_path: Path, certificate: Path) -> Start:
         values = {**VALUES, **(values or {})}
         async with running_stack(tmp_path, counts, values, certificate, environment, [PATIENT]) as stack:
             for service in counts:
-                rows = 100 if not agents else 1 if service == "agent" else 2  # an agent's models have one each
+                rows = (
+                    100 if not agents else 1 if service == "agent" else 2
+                )  # an agent's models have one each
                 await stack.sees(service, {worker.host: rows for worker in stack.of(service)})
                 await stack.sees(f"{service}-queue", {worker.host: 1 for worker in stack.of(service)})
             yield stack

@@ -95,7 +95,9 @@ async def test_kyutais_protocols(server: Server, tmp_path: Path) -> None:
 
 def test_every_example_is_run_and_listed() -> None:
     programs = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".mjs", ".html")}
-    text = "".join(path.read_text() for path in (Path(__file__), *sorted((ROOT / "tests/web/browser").glob("*.test.js"))))
+    text = "".join(
+        path.read_text() for path in (Path(__file__), *sorted((ROOT / "tests/web/browser").glob("*.test.js")))
+    )
     assert [name for name in programs if f'"{name.split(".")[0]}"' not in text and name not in text] == []
     page = (EXAMPLES / "README.md").read_text()
     assert [name for name in programs if f"]({name})" not in page] == []
