@@ -273,7 +273,7 @@ def multiply_pairs(
     rows_at = rows_ptr + row.to(tl.int64)[:, None] * (pairs * (2 * BLOCK)) + within[None, :]
     weight_at = weight_ptr + column[:, None] * BLOCK + within[None, :]
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for start in tl.range(0, pairs, TURN, num_stages=4):  # said here, scales are loaded ahead too
+    for start in tl.range(0, pairs, TURN, num_stages=4):  # given here, it prefetches scales too
         for turn in tl.static_range(TURN):
             pair = start + turn
             at = pair.to(tl.int64) * columns
