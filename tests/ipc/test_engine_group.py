@@ -33,6 +33,7 @@ class FakePort:
     refusal: AntiphonError | None = None
     known: bool = False
     hangs: bool = False
+    answers: asyncio.Event | None = None
     call_bytes: int = 10
     changed: list[Callable[[], None]] = field(default_factory=list)
 
@@ -54,6 +55,8 @@ class FakePort:
     async def submit(self, _: SamplingParameters, *, wait_s: float, **__: object) -> int:
         if self.refusal is not None and not wait_s:
             raise self.refusal
+        if self.answers is not None:
+            await self.answers.wait()
         self.calls.append(wait_s)
         return self.number
 
@@ -96,6 +99,22 @@ async def test_calls_go_to_the_engine_with_the_fewest_reported_or_not() -> None:
     ports[5].calls.clear()
     ports[5].report()
     assert [await submit(group) for _ in range(2)] == [5, 5]
+
+
+async def test_a_report_from_before_a_call_does_not_hide_it() -> None:
+    group, ports = group_of(2)
+    ports[0].answers = asyncio.Event()
+    first = asyncio.create_task(submit(group))
+    await asyncio.sleep(0)
+    ports[0].report()
+    second = asyncio.create_task(submit(group))
+    await asyncio.sleep(0)
+    ports[0].answers.set()
+    assert await second == 1
+    assert await first == 0
+    ports[0].report()
+    ports[1].report()
+    assert [await submit(group) for _ in range(2)] == [0, 1]
 
 
 async def test_an_engine_that_is_full_drains_or_is_lost_is_passed_over() -> None:

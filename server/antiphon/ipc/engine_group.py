@@ -42,8 +42,9 @@ class EngineGroup:
         self.info: ModelFacts = replace(ports[0].info, slots=sum(port.info.slots for port in ports))
         self.call_bytes = max(port.call_bytes for port in ports)
         self._given = dict.fromkeys(self._ports, 0)  # calls since the engine last reported how many it has
+        self._unanswered = dict.fromkeys(self._ports, 0)  # of these; a report may not count them yet
         for port in self._ports:
-            port.on_change(partial(self._given.__setitem__, port, 0))
+            port.on_change(partial(self._note_report, port))
 
     async def submit(
         self,
@@ -56,10 +57,13 @@ class EngineGroup:
         """See :meth:`EnginePort.submit`; a call that no engine admits waits in the shortest queue."""
         for port in self._ready() if len(self._ports) > 1 else ():
             self._given[port] += 1
+            self._unanswered[port] += 1
             try:
                 return await port.submit(parameters, wait_s=0.0, notify=notify, prompt=prompt)
             except NOT_NOW:  # other callers have arrived earlier
                 continue
+            finally:
+                self._unanswered[port] -= 1
         port = self._waiting()
         self._given[port] += 1
         return await port.submit(parameters, wait_s=wait_s, notify=notify, prompt=prompt)
@@ -125,6 +129,9 @@ class EngineGroup:
         """Call back whenever the health of an engine may have changed."""
         for port in self._ports:
             port.on_change(callback)
+
+    def _note_report(self, port: EnginePort) -> None:
+        self._given[port] = self._unanswered[port]
 
     def _ready(self) -> list[EnginePort]:
         """The engines that would admit a caller at once, fewest calls first."""

@@ -122,6 +122,7 @@ async def test_an_engine_that_leaves_hands_its_calls_to_the_others(
     async with serve_process(*options, *shared, spec="DUPLEX") as server:
         whole = caller_of(server, FRAMES)
         await whole.run()
+        await until_sessions(server, {"null:0": 0, "null:1": 0})
         callers = [caller_of(server, 20) for _ in range(4)]
         running = [asyncio.ensure_future(caller.run()) for caller in callers]
         for caller in callers:
