@@ -6,7 +6,8 @@ Usage: python -m lab.train.asr_trainer --segments out/train/segments --times out
 
 With ``--start`` it begins with the input layers of a trained talker, or with all of such a recogniser. With
 ``--stretches`` half of the input are stretches of lab.train.stretches, used as they appear. It stops and
-resumes like lab.train.talker. With several tests, the mean score selects the best checkpoint.
+resumes like lab.train.talker. With several folders of segments their rooms are drawn alike; with several
+tests, the mean score selects the best checkpoint.
 """
 
 from __future__ import annotations
@@ -221,16 +222,16 @@ class Trainer:
         self,
         settings: Settings,
         schedule: Schedule,
-        segments: tuple[Path, Path],
+        segments: Sequence[tuple[Path, Path]],
         tests: Sequence[tuple[Path, Path]],
         codec: Path,
         out: Path,
         start: Path | None = None,
         stretches: Path | None = None,
     ) -> None:
-        """``segments`` are the folders of codes and of word times, ``tests`` pairs of such files."""
+        """``segments`` are pairs of folders, of codes and of word times; ``tests`` pairs of such files."""
         self.settings, self.folders, self.out = settings, segments, out
-        self.stretches_folder, self.stretches = stretches, dict[str, list[Passage]]()
+        self.stretches_folder, self.stretches = stretches, dict[Path, list[Passage]]()
         out.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(settings.seed)
         self.tokenizer = TalkerTokenizer.made(out / "tokenizer.model")
@@ -248,7 +249,7 @@ class Trainer:
             for codes, times in tests
             if codes.exists() and times.exists()
         }
-        self.shards: dict[str, tuple[list[Room], list[CodeArray]]] = {}
+        self.shards: dict[Path, tuple[list[Room], list[CodeArray]]] = {}
         self.look_for_segments()
 
     def _begin(self, mimi: Any, start: Path | None) -> None:
@@ -276,21 +277,22 @@ class Trainer:
 
     def look_for_segments(self) -> None:
         """Add the shards that appeared since, if their words are timed."""
-        codes, times = self.folders
-        for path in shards_in(codes):
-            if path.name not in self.shards and (times / path.name).exists():
-                self.shards[path.name] = read_rooms(path, times / path.name)
+        for codes, times in self.folders:
+            for path in shards_in(codes):
+                if path not in self.shards and (times / path.name).exists():
+                    self.shards[path] = read_rooms(path, times / path.name)
         if not self.shards:
+            places = " or ".join(f"in {codes} with their times in {times}" for codes, times in self.folders)
             raise SystemExit(
-                f"no segments in {codes} with their times in {times}; make them with: "
+                f"no segments {places}; make them with: "
                 "python -m lab.train.segments --help and python -m lab.train.word_times --help"
             )
         rooms = [room for some, _ in self.shards.values() for room in some]
         quiet = [strip for _, strips in self.shards.values() for strip in strips]
         self.composer = PassageComposer(rooms, quiet, self.cold, self.tokenizer, self.settings.frames)
         for path in [] if self.stretches_folder is None else shards_in(self.stretches_folder):
-            if path.name not in self.stretches:
-                self.stretches[path.name] = [one.passage(self.tokenizer) for one in read_stretches(path)]
+            if path not in self.stretches:
+                self.stretches[path] = [one.passage(self.tokenizer) for one in read_stretches(path)]
         self.passages = [one for some in self.stretches.values() for one in some]
 
     def draw(self, rng: np.random.Generator) -> Passage:
@@ -344,8 +346,10 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--segments", type=Path, required=True, help="folder made by lab.train.segments")
-    parser.add_argument("--times", type=Path, required=True, help="folder made by lab.train.word_times")
+    parser.add_argument("--segments", type=Path, nargs="+", required=True, help="of lab.train.segments")
+    parser.add_argument(
+        "--times", type=Path, nargs="+", required=True, help="of lab.train.word_times, for each"
+    )
     parser.add_argument("--stretches", type=Path, help="folder made by lab.train.stretches")
     parser.add_argument("--test", type=Path, nargs="+", required=True, help="shards of held-out segments")
     parser.add_argument("--test-times", type=Path, nargs="+", required=True, help="the times of each")
@@ -360,7 +364,7 @@ def main(argv: list[str] | None = None) -> int:
     trainer = Trainer(
         Settings(),
         replace(SCHEDULE, total_steps=options.steps, peak_learning_rate=options.rate),
-        (options.segments, options.times),
+        list(zip(options.segments, options.times, strict=True)),
         list(zip(options.test, options.test_times, strict=True)),
         options.codec,
         options.out,

@@ -161,8 +161,10 @@ class Kokoro:
         self._symbols: dict[str, int] = json.loads((folder / "symbols.json").read_text())
         self._voices = folder / "voices"
 
-    def speak(self, voice: Voice, text: str) -> Said:
+    def speak(self, voice: Voice, text: str, between: str = " ") -> Said:
         """Synthesise ``text`` with a voice, or the mean of several, modified by its throat.
+
+        ``between`` are the symbols between words: ", " makes a list of them, with pauses.
 
         Raises:
             ValueError: there is no such voice, or the text is empty.
@@ -170,7 +172,8 @@ class Kokoro:
         language, words = language_of(voice.name), text.split()
         parts = phonemes(text, language).split()
         sounds = [[self._symbols[one] for one in part if one in self._symbols] for part in parts]
-        tokens = [token for part in sounds for token in (*part, self._symbols[" "])][:-1]
+        gap = [self._symbols[one] for one in between]
+        tokens = [token for part in sounds for token in (*part, *gap)][: -len(gap)]
         if not 0 < len(tokens) < STYLES[0]:
             raise ValueError(f"{len(tokens)} phonemes in {text!r}, it must be 1 to {STYLES[0] - 1}")
         style = np.mean([self._styles(name)[len(tokens)] for name in voice.name.split(MIXED)], axis=0)
@@ -181,8 +184,8 @@ class Kokoro:
         }
         pcm, lasting = self._session.run(["audio", DURATIONS], inputs)
         ends = np.cumsum(lasting.reshape(-1)) * STEP_SAMPLES / SAMPLE_RATE
-        firsts = accumulate((len(part) + 1 for part in sounds), initial=0)
-        begun = [float(ends[first]) for first in firsts]
+        firsts = accumulate((len(part) + len(gap) for part in sounds), initial=0)
+        begun = [float(ends[min(first, ends.size - 1)]) for first in firsts]
         starts = tuple(_shared(begun, words, spoken_together(words, parts, language)))
         return _bent(voice, Said(np.asarray(pcm, np.float32).reshape(-1), starts))
 

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from lab.train import held_out as kept
-from lab.train.domain import REFUSAL, Domain, Turn
+from lab.train.domain import NUMBERS, REFUSAL, Domain, Turn
 from lab.train.kokoro import ENGLISH, MIXED, PROGRAM, Kokoro, voices
 from lab.train.material import Material
 from lab.train.outside import ABROAD, Outside
@@ -35,12 +35,14 @@ UTTERANCES_PER_SHARD: Final = 200
 SPEEDS: Final = (0.8, 1.3)
 MIXED_SHARE: Final = 0.3
 BENT_SHARE: Final = 0.3
-HALF_SHARE, WORDS_SHARE, ANSWER_SHARE, OUTSIDE_SHARE = 0.05, 0.1, 0.1, 0.3
-"""Shares of the training's utterances: halves of questions, words in random order, answers read aloud, speech
-outside the domain.
+HALF_SHARE, WORDS_SHARE, LIST_SHARE, ANSWER_SHARE, OUTSIDE_SHARE = 0.05, 0.1, 0.1, 0.1, 0.3
+"""Shares of the training's utterances: halves of questions, words in random order, lists of numbers, answers
+read aloud, speech outside the domain.
 
-The tests have neither random words nor answers.
+The tests have neither random words nor lists or answers.
 """
+LIST: Final = "list"
+"""Intent of a list: one to five numbers or words, with pauses between them."""
 ABROAD_SHARE: Final = 0.3
 """Share of the speech outside the domain in other languages."""
 LOUDNESS: Final = 0.1
@@ -78,9 +80,18 @@ class Planner:
             return self._domain.draw_held_out(rng, intent or rng.choice(list(PHRASINGS)))
         if kind < HALF_SHARE + WORDS_SHARE:
             return self._domain.draw_words(rng)
-        if kind < HALF_SHARE + WORDS_SHARE + ANSWER_SHARE:
+        if kind < HALF_SHARE + WORDS_SHARE + LIST_SHARE:
+            return self._list(rng)
+        if kind < HALF_SHARE + WORDS_SHARE + LIST_SHARE + ANSWER_SHARE:
             return Turn("words", rng.choice(self._answers), "", False)
         return self._domain.draw(rng, intent)
+
+    def _list(self, rng: random.Random) -> Turn:
+        words = NUMBERS if rng.random() < 0.8 else self._domain.words()
+        while True:
+            text = " ".join(rng.choices(words, k=rng.randint(1, 5)))
+            if not self._domain.is_question(text):
+                return Turn(LIST, text, "", False)
 
     def _abroad(self, rng: random.Random) -> tuple[Turn, Voice]:
         spoken = {name: voices(name, held_out=self._held_out) for name in ABROAD_SENTENCES}
@@ -104,7 +115,7 @@ class Planner:
 
 def spoken(kokoro: Kokoro, turn: Turn, voice: Voice) -> Utterance:
     """Synthesise a turn in a natural voice, without silence at its ends and with constant loudness."""
-    said = kokoro.speak(voice, turn.question)
+    said = kokoro.speak(voice, turn.question, ", " if turn.intent == LIST else " ")
     heard = audible(said.pcm)
     first_s, pcm = heard.start / SAMPLE_RATE, said.pcm[heard]
     pcm = pcm * np.float32(LOUDNESS / max(1e-6, float(np.sqrt(np.mean(pcm**2)))))

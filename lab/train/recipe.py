@@ -47,6 +47,7 @@ class Scale:
     test_shards: int = 4
     reading_shards: int = 16
     natural_shards: int = 0
+    copies: int = 1
     speeches: int = corpus.UTTERANCES_PER_SHARD
     own_speeches: int = own_speech.UTTERANCES_PER_SHARD
     utterances: int = questions.UTTERANCES_PER_SHARD
@@ -57,7 +58,7 @@ class Scale:
 
 
 SMALL: Final = Scale(
-    *(1, 1, 1, 1, 1, 1),
+    *(1, 1, 1, 1, 1, 1, 2),
     speeches=4,
     own_speeches=4,
     utterances=12,
@@ -67,7 +68,7 @@ SMALL: Final = Scale(
     steps=2,
 )
 """A test of the whole pipeline, whose models have no skills."""
-NATURAL: Final = Scale(question_shards=40, test_shards=2, natural_shards=60, reading_shards=8)
+NATURAL: Final = Scale(question_shards=40, test_shards=2, natural_shards=60, copies=8, reading_shards=8)
 """With natural voices: about nine hours of synthetic questions, and six of natural ones."""
 
 
@@ -185,7 +186,7 @@ class Recipe:
         ]
 
     def _natural_stages(self, material: Path) -> list[Stage]:
-        """Natural speech, whole stretches of it, and its held-out part as codes with word times."""
+        """Natural speech in whole stretches and as codes with word times, and its held-out part as these."""
         scale, said, out = self.scale, self._at("natural"), self._at
         speak = ["--material", str(material), "--utterances", str(scale.natural)]
         held_out = ["--held-out", "--shards", "1", *speak, "--out", f"{said}-test"]
@@ -196,15 +197,29 @@ class Recipe:
                 natural.main,
                 ["--shards", str(scale.natural_shards), *speak, *self._threads, "--out", said],
             ),
-            ("stretches", stretches.main, ["--questions", said, *codes, out("stretches")]),
+            (
+                "stretches",
+                stretches.main,
+                ["--questions", said, "--copies", str(scale.copies), *codes, out("stretches")],
+            ),
+            (
+                "codes of natural speech",
+                segments.main,
+                ["--questions", said, *codes, out("natural-segments")],
+            ),
+            (
+                "word times of natural speech",
+                word_times.main,
+                ["--questions", said, "--out", out("natural-times")],
+            ),
             ("held-out natural speech", natural.main, held_out),
             (
-                "codes of it",
+                "codes of held-out natural speech",
                 segments.main,
                 ["--held-out", "--questions", f"{said}-test", *codes, out("natural-segments-test")],
             ),
             (
-                "its word times",
+                "word times of held-out natural speech",
                 word_times.main,
                 ["--questions", f"{said}-test", "--out", out("natural-times-test")],
             ),
@@ -231,9 +246,12 @@ class Recipe:
     def _listener_stages(self) -> list[Stage]:
         """The recogniser, which starts with the talker's input layers and uses its training data."""
         asked, heard, times = self._at("questions"), self._at("segments"), self._at("word-times")
+        codes, starts = [heard], [times]
         tests, test_times = [f"{heard}-test/0000.npz"], [f"{times}-test/0000.npz"]
         whole = list[str]()
         if self.material:
+            codes.append(self._at("natural-segments"))
+            starts.append(self._at("natural-times"))
             tests.append(self._at("natural-segments-test/0000.npz"))
             test_times.append(self._at("natural-times-test/0000.npz"))
             whole = ["--stretches", self._at("stretches")]
@@ -248,7 +266,7 @@ class Recipe:
                 "the recogniser",
                 asr_trainer.main,
                 [
-                    *("--segments", heard, "--times", times, *whole, "--codec", self._codec),
+                    *("--segments", *codes, "--times", *starts, *whole, "--codec", self._codec),
                     *("--test", *tests, "--test-times", *test_times),
                     *self._trained(
                         "listener", self.minutes.listener, self._begun("tiny-stt", self._at("talker"))

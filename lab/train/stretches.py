@@ -1,23 +1,25 @@
 """Encodes twenty seconds of a caller as received by the server: turns, silences, a room, a line.
 
 Usage: python -m lab.train.stretches --questions out/train/natural --codec out/built-in/tiny \\
-           --out out/train/stretches
+           --copies 3 --out out/train/stretches
 
 lab.train.segments encodes single questions and composes their codes; this module composes a whole stretch of
 sound and encodes it from the codec's first frame on. A recogniser's input then includes speech that begins
 with the audio, speech without a pause for 20 s, and pauses of exact zeros in a room of -80 to -40 dBFS. The
-utterances are questions with known word starts, and speech outside the domain. Existing shards are kept. Two
-processes share the work with --part 0/2 and --part 1/2.
+utterances are questions with known word starts, and speech outside the domain. A copy of a shard has the same
+utterances in other stretches and throats, at a tenth of the cost of speaking new ones. Existing shards are
+kept. Two processes share the work with --part 0/2 and --part 1/2.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,13 +29,15 @@ import torch
 from antiphon.arrays import FloatArray
 from lab.train.augment import SAMPLE_RATE, coloured_noise, equalise
 from lab.train.codec import load_mimi
+from lab.train.natural import LOUDNESS
 from lab.train.outside import WORDLESS
 from lab.train.passages import DELAY_FRAMES, FRAME_RATE, Passage, pause_labels, text_stream
-from lab.train.questions import Utterance, read_shard
+from lab.train.questions import Utterance, audible, read_shard
 from lab.train.segments import EQUALISED, FRAME_SAMPLES, CodeArray, encode
 from lab.train.shards import shards_in
-from lab.train.surroundings import Surroundings
+from lab.train.surroundings import LINES, Surroundings
 from lab.train.talker_tokenizer import TalkerTokenizer
+from lab.train.throats import Throat
 
 FRAMES: Final = 250
 """Frames of a stretch: 20 s."""
@@ -45,8 +49,17 @@ GAPS_S: Final = ((0.0, 0.4), (0.4, 2.0), (2.0, LONGEST_SILENCE_S))
 GAP_SHARES: Final = (0.5, 0.3, 0.2)
 HESITATES: Final = 0.15
 """Share of the turns of at least four words with a silence before one of their words."""
+APART: Final = 0.2
+"""Share of the turns of several words whose words are cut apart, as when numbers are read out."""
+APART_S: Final = (0.05, 0.5)
+BENT: Final = 0.5
+"""Share of the utterances that another throat says."""
 IS_QUIET: Final = 0.5
 """Share of the stretches with only the room's faint noise; others also have a noise, a room or a line."""
+NARROW: Final = 0.3
+"""Share of the quiet stretches over a telephone or through a small microphone."""
+COPY: Final = 1000
+"""Shards of one copy have numbers below this; the next copy's begin with it."""
 ROOM_DB: Final = (-80.0, -40.0)
 LEAST_SNR_DB: Final = 15.0
 """Least signal-to-noise ratio: a faint voice has a fainter room."""
@@ -136,7 +149,7 @@ def compose(rng: np.random.Generator, utterances: Sequence[Utterance]) -> Compos
 
 
 def _take_a_turn(rng: np.random.Generator, made: Composed, one: Utterance, *, may_pause: bool) -> None:
-    """Append a turn, possibly with a silence before one of its words."""
+    """Append a turn, possibly with silences between its words."""
     pcm = one.pcm * np.float32(rng.uniform(0.7, 1.0))
     pcm = equalise(rng, pcm) if rng.random() < EQUALISED else pcm
     if one.turn.intent in WORDLESS:
@@ -144,6 +157,9 @@ def _take_a_turn(rng: np.random.Generator, made: Composed, one: Utterance, *, ma
         return
     starts = [int(start * SAMPLE_RATE) for start in one.starts_s]
     words = list(zip(starts, one.turn.question.split(), strict=True))
+    if may_pause and len(words) > 1 and rng.random() < APART:
+        _say_apart(rng, made, pcm, words)
+        return
     cut = int(rng.integers(1, len(words))) if may_pause and len(words) > 3 and rng.random() < HESITATES else 0
     if cut:
         made.say(pcm[: starts[cut]], words[:cut], has_words=True)
@@ -152,11 +168,33 @@ def _take_a_turn(rng: np.random.Generator, made: Composed, one: Utterance, *, ma
     made.say(pcm[at:], [(start - at, word) for start, word in words[cut:]], has_words=True)
 
 
+def _say_apart(
+    rng: np.random.Generator, made: Composed, pcm: FloatArray, words: Sequence[tuple[int, str]]
+) -> None:
+    for (start, word), end in zip(words, [*(start for start, _ in words[1:]), pcm.size], strict=True):
+        part = pcm[start:end]
+        made.say(part[audible(part)], [(0, word)], has_words=True)
+        made.wait(float(rng.uniform(*APART_S)))
+
+
+def in_another_throat(rng: np.random.Generator, one: Utterance) -> Utterance:
+    """The utterance by another speaker at another pace, as loud as before; one that is bent already stays."""
+    if one.voice.throat is not None:
+        return one
+    throat = Throat.drawn(random.Random(int(rng.integers(1 << 32))))
+    pcm = throat.bent(one.pcm, SAMPLE_RATE)
+    pcm = pcm * np.float32(LOUDNESS / max(1e-6, float(np.sqrt(np.mean(pcm**2)))))
+    starts = tuple(start * pcm.size / one.pcm.size for start in one.starts_s)
+    return replace(one, voice=replace(one.voice, throat=throat), pcm=pcm.clip(-1, 1), starts_s=starts)
+
+
 def heard(rng: np.random.Generator, made: Composed, utterances: Sequence[Utterance]) -> FloatArray:
     """The sound of a stretch after a microphone and a line, with the room's noise and zeros."""
     pcm = made.pcm
     loudness = _loudness(made, pcm)
     if rng.random() < IS_QUIET:
+        if rng.random() < NARROW:
+            pcm = LINES[("narrow", "telephone")[int(rng.integers(2))]](rng, pcm)
         pcm = pcm * np.float32(10 ** (rng.uniform(-30, 0) / 20))
     else:
         behind = utterances[int(rng.integers(len(utterances)))].pcm
@@ -202,8 +240,9 @@ def make_stretch(rng: np.random.Generator, utterances: Sequence[Utterance], mimi
 
 def make_shard(path: Path, source: Path, seed: int, mimi: Any) -> int:
     """Write enough stretches to include each utterance of a shard about once; returns their number."""
-    utterances = [one for one in read_shard(source) if one.starts_s or one.turn.intent in WORDLESS]
     rng = np.random.default_rng((17, seed))
+    read = [one for one in read_shard(source) if one.starts_s or one.turn.intent in WORDLESS]
+    utterances = [in_another_throat(rng, one) if rng.random() < BENT else one for one in read]
     seconds = sum(one.pcm.size for one in utterances) / SAMPLE_RATE
     count = max(1, round(seconds / (FRAMES / FRAME_RATE) * 1.4))
     stretches = [make_stretch(rng, utterances, mimi) for _ in range(count)]
@@ -237,6 +276,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--questions", type=Path, required=True, help="folder made by lab.train.natural")
     parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--copies", type=int, default=1, help="of each shard, all different [%(default)s]")
     parser.add_argument("--part", default="0/1", help="this process's share: I/N")
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
@@ -245,8 +285,12 @@ def main(argv: list[str] | None = None) -> int:
     mimi = load_mimi(options.codec)
     mimi.eval()
     start_s = time.monotonic()
-    for seed, source in list(enumerate(shards_in(options.questions)))[share::shares]:
-        path = options.out / source.name
+    sources = shards_in(options.questions)
+    numbered = [
+        (COPY * copy + seed, one) for copy in range(options.copies) for seed, one in enumerate(sources)
+    ]
+    for seed, source in numbered[share::shares]:
+        path = options.out / f"{seed:04d}.npz"
         if not path.exists():
             count = make_shard(path, source, seed, mimi)
             sys.stderr.write(f"{path.name}: {count} stretches, {time.monotonic() - start_s:.0f} s\n")

@@ -329,7 +329,7 @@ def test_a_talker_of_another_shape_is_refused() -> None:
 def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
     tmp_path: Path, rooms: list[Room], tokenizer: TalkerTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder in ("codes", "times"):
+    for folder in ("codes", "times", "further"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "0000.npz").touch()
     small = {**lm_config(tokenizer.size), "dim": 128, "num_layers": 1}
@@ -338,15 +338,18 @@ def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
     settings = Settings(batch=2, frames=80, judge_every_steps=4)
     schedule = replace(SCHEDULE, total_steps=4, warm_up_steps=1)
 
-    def trainer(out: Path, start: Path | None = None) -> Trainer:
-        folders = tmp_path / "codes", tmp_path / "times"
-        test = folders[0] / "0000.npz", folders[1] / "0000.npz"
-        return Trainer(settings, schedule, folders, [test], TINY, out, start)
+    folders = tmp_path / "codes", tmp_path / "times"
+    test = folders[0] / "0000.npz", folders[1] / "0000.npz"
+
+    def trainer(out: Path, start: Path | None = None, *further: tuple[Path, Path]) -> Trainer:
+        return Trainer(settings, schedule, [folders, *further], [test], TINY, out, start)
 
     with no_compile():
         whole = trainer(tmp_path / "whole")
         losses = [whole.train_step() for _ in range(4)]
         assert losses[-1]["text"] < losses[0]["text"]
+        both = trainer(tmp_path / "both", None, (tmp_path / "further", folders[1]))
+        assert both.questions == 2 * whole.questions
         assert whole.notes()["word_error"] > 0
         whole.save()
         again = trainer(tmp_path / "again", tmp_path / "whole" / "last")

@@ -13,7 +13,16 @@ import pytest
 import torch
 from torch import nn
 
-from lab.train.loop import Course, Schedule, WorkingClock, checkpoint_in, run, run_until_stopped
+from lab.train.loop import (
+    Course,
+    Schedule,
+    WorkingClock,
+    checkpoint_in,
+    fast_arithmetic,
+    is_fast_in_bfloat16,
+    run,
+    run_until_stopped,
+)
 
 SCHEDULE = Schedule(peak_learning_rate=0.1, warm_up_steps=4, total_steps=40)
 
@@ -177,3 +186,29 @@ def test_only_matrices_decay(tmp_path: Path) -> None:
     weight, bias = course.model.parameters()
     torch.testing.assert_close(weight, before[0] * (1 - 0.1 * 0.5))
     torch.testing.assert_close(bias, before[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "seconds", "expected"),
+    [
+        ({"avx512_bf16": True}, {torch.float32: 2.0, torch.bfloat16: 3.0}, False),
+        ({"amx_bf16": True}, {torch.float32: 2.0, torch.bfloat16: 0.5}, True),
+        ({"avx512_f": True}, {torch.float32: 2.0, torch.bfloat16: 0.5}, False),
+    ],
+)
+def test_products_are_in_bfloat16_where_a_cpu_has_it_and_is_faster_in_it(
+    capabilities: dict[str, bool],
+    seconds: dict[torch.dtype, float],
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    kinds = [kind for kind in (torch.float32, torch.bfloat16) for _ in range(5)]
+    readings = iter([reading for kind in kinds for reading in (0.0, seconds[kind])])
+    assert is_fast_in_bfloat16(lambda: next(readings)) is expected
+
+
+def test_a_step_is_in_the_faster_arithmetic() -> None:
+    assert torch.is_autocast_enabled("cpu") is False
+    with fast_arithmetic():
+        assert torch.is_autocast_enabled("cpu") is is_fast_in_bfloat16()

@@ -16,7 +16,7 @@ from lab.train import natural
 from lab.train.domain import Turn
 from lab.train.kokoro import STEP_SAMPLES, STYLES, Kokoro, phonemes, spoken_together
 from lab.train.material import DURATIONS, Material
-from lab.train.natural import SPEEDS, Planner, spoken
+from lab.train.natural import LIST, LIST_SHARE, SPEEDS, Planner, spoken
 from lab.train.outside import ABROAD
 from lab.train.questions import read_shard
 from lab.train.synthetic_voices import SAMPLE_RATE, Voice
@@ -33,7 +33,7 @@ def kokoro(tmp_path: Path) -> Kokoro:
     for name in ("af_heart", "am_adam", "bf_emma", "hf_alpha"):
         np.zeros(STYLES, np.float32).tofile(tmp_path / "voices" / f"{name}.bin")
     letters = {
-        letter: 1 + place for place, letter in enumerate(" ɹæbcdefhijklmnopstuvwzɑəɛɪʊʌˈˌAIOWYɡŋðθʃʤʧɔɒ")
+        letter: 1 + place for place, letter in enumerate(", ɹæbcdefhijklmnopstuvwzɑəɛɪʊʌˈˌAIOWYɡŋðθʃʤʧɔɒ")
     }
     (tmp_path / "symbols.json").write_text(json.dumps(letters))
     values = {
@@ -102,6 +102,24 @@ def test_words_spoken_together_share_their_time_by_their_letters(kokoro: Kokoro)
     starts = kokoro.speak(Voice("kokoro", "bf_emma"), "colour of the sky").starts_s
     assert len(starts) == 4
     assert (starts[2] - starts[1]) / (starts[3] - starts[1]) == pytest.approx(2 / 5)
+
+
+def test_a_list_has_commas_between_its_words(kokoro: Kokoro, tmp_path: Path) -> None:
+    joined = kokoro.speak(Voice("kokoro", "af_heart"), "two four")
+    listed = kokoro.speak(Voice("kokoro", "af_heart"), "two four", ", ")
+    step_samples = LASTING * STEP_SAMPLES
+    assert listed.pcm.size - joined.pcm.size == step_samples
+    assert listed.starts_s[1] - joined.starts_s[1] == pytest.approx(step_samples / SAMPLE_RATE)
+
+
+def test_one_turn_of_training_in_ten_is_a_list_and_none_of_the_tests() -> None:
+    rng, planner = random.Random(2), Planner()
+    lists = [turn for turn, _ in (planner.draw(rng) for _ in range(400)) if turn.intent == LIST]
+    assert len(lists) / 400 == pytest.approx(LIST_SHARE, abs=0.04)
+    assert {len(turn.question.split()) for turn in lists} == {1, 2, 3, 4, 5}
+    assert not any(turn.answer for turn in lists)
+    held_out = Planner(held_out=True)
+    assert LIST not in {held_out.draw(rng)[0].intent for _ in range(100)}
 
 
 def test_a_voice_that_is_not_there_is_named(kokoro: Kokoro) -> None:

@@ -261,9 +261,15 @@ def test_with_natural_voices_recogniser_and_synthesiser_go_on_and_nothing_else_i
     assert "--held-out" not in told["natural speech"]
     recogniser, written = told["the recogniser"], told["stretches"][-1]
     assert recogniser[recogniser.index("--stretches") + 1] == written
-    for option, title in (("--test", "codes of it"), ("--test-times", "its word times")):
-        tested = recogniser[recogniser.index(option) + 2]
-        assert str(Path(tested).parent) in told[title]
+    assert told["stretches"][told["stretches"].index("--copies") + 1] == "8"
+    for option, title in (
+        ("--segments", "codes of natural speech"),
+        ("--times", "word times of natural speech"),
+        ("--test", "codes of held-out natural speech"),
+        ("--test-times", "word times of held-out natural speech"),
+    ):
+        place = Path(recogniser[recogniser.index(option) + 2])
+        assert told[title][-1] in (str(place), str(place.parent))
     assert told["readings"][told["readings"].index("--natural") + 1] == str(material)
     for title in ("the recogniser's folder", "the synthesiser's folder"):
         assert told[title][told[title].index("--beside") + 1] == str(start / "tiny")

@@ -12,11 +12,14 @@ import pytest
 from lab.tests.train.made_up import TINY
 from lab.train.codec import load_mimi
 from lab.train.domain import Turn
+from lab.train.natural import LOUDNESS
 from lab.train.outside import CHAT
 from lab.train.passages import DELAY_FRAMES, PAUSE
 from lab.train.questions import Utterance, write_shard
 from lab.train.segments import FRAME_SAMPLES
+from lab.train.shards import shards_in
 from lab.train.stretches import (
+    APART,
     BEGINS_AT_ONCE,
     FRAMES,
     LONGEST_SILENCE_S,
@@ -24,6 +27,8 @@ from lab.train.stretches import (
     Stretch,
     compose,
     heard,
+    in_another_throat,
+    main,
     make_shard,
     read_stretches,
 )
@@ -114,3 +119,37 @@ def test_a_shard_is_kept_as_it_was_made_and_made_again_from_its_seed(tmp_path: P
     assert np.array_equal(first.codes, second.codes)
     assert (first.words, first.speech, first.wordless) == (second.words, second.speech, second.wordless)
     assert {word for _, word in first.words} <= {"what", "is", "two", "plus", "three"}
+
+
+def test_another_throat_takes_its_own_time_and_is_as_loud() -> None:
+    one = turn()
+    again, bent = (in_another_throat(np.random.default_rng(4), one) for _ in range(2))
+    assert np.array_equal(again.pcm, bent.pcm)
+    assert bent.voice.throat is not None
+    slower = bent.pcm.size / one.pcm.size
+    assert slower == pytest.approx(bent.voice.throat.duration_ratio, rel=0.02)
+    assert bent.starts_s == pytest.approx([start * slower for start in one.starts_s])
+    assert float(np.sqrt(np.mean(bent.pcm**2))) == pytest.approx(LOUDNESS, rel=0.02)
+    assert in_another_throat(np.random.default_rng(5), bent) is bent
+
+
+def test_one_turn_in_five_is_said_word_by_word() -> None:
+    turns = apart = 0.0
+    for seed in range(60):
+        made = compose(np.random.default_rng(seed), [turn()])
+        lengths_s = np.array([end - first for first, end in made.speech]) / SAMPLE_RATE
+        apart += (lengths_s[:-1] < 0.31).sum() / 5
+        turns += len(made.words) / 5
+    assert apart / turns == pytest.approx(APART * (1 - WITHOUT_PAUSES), abs=0.05)
+
+
+def test_each_copy_of_a_shard_has_its_own_number_and_sound(tmp_path: Path) -> None:
+    said, out = tmp_path / "said", tmp_path / "out"
+    said.mkdir()
+    for seed in range(2):
+        write_shard(said / f"{seed:04d}.npz", [turn()])
+    command = ["--questions", str(said), "--codec", str(TINY), "--out", str(out)]
+    assert main([*command, "--copies", "2"]) == 0
+    assert [path.name for path in shards_in(out)] == ["0000.npz", "0001.npz", "1000.npz", "1001.npz"]
+    first, second = (read_stretches(out / f"{name}.npz")[0].codes for name in ("0000", "1000"))
+    assert not np.array_equal(first, second)
