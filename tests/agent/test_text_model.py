@@ -11,6 +11,7 @@ import pytest
 
 from antiphon.agent.chat_stream import (
     MAX_LINE_BYTES,
+    MAX_NAME_CHARS,
     MAX_REPLY_CHARS,
     CallPiece,
     ChatStream,
@@ -19,7 +20,7 @@ from antiphon.agent.chat_stream import (
     TextPiece,
     TokensUsed,
 )
-from antiphon.agent.text_model import Endpoint, Patience, TextModel, TextRequest
+from antiphon.agent.text_model import MAX_LIST_BYTES, Endpoint, Patience, TextModel, TextRequest
 from antiphon.errors import TextModelError
 from tests.support.text_model import KEY, Answer, TextModelServer, calls, ending, piece, says
 
@@ -87,6 +88,7 @@ BROKEN: dict[str, tuple[Answer, str]] = {
     "an error": (Answer([{"error": {"message": KEY}}]), "reports an error within its stream"),
     "long": (Answer(["data: " + "a" * MAX_LINE_BYTES]), f"the limit is {MAX_LINE_BYTES}"),
     "a nameless tool": (Answer([piece(tool_calls=[{"index": 0}])]), "sent a tool call without a name"),
+    "a long name": (calls(("t" * (MAX_NAME_CHARS + 1), "{}")), "sent a malformed tool call"),
     "no stream": (Answer(headers={"Content-Type": "text/html"}), "answered without server-sent events"),
     "a redirect": (Answer(status=307, headers={"Location": "http://there/"}), "redirects, which is not foll"),
     "a wrong key": (Answer(status=401), "refuses the request: status 401"),
@@ -303,6 +305,18 @@ def test_the_only_model_needs_no_name_and_the_key_comes_from_the_environment(
             with pytest.raises(
                 TextModelError, match=r"has 2 models, set llm_model to one of them: one, x{100}$"
             ):
+                await model.name(model.endpoints[0])
+            await model.close()
+
+    asyncio.run(scene())
+
+
+def test_no_more_of_a_list_of_models_is_read_than_its_limit() -> None:
+    async def scene() -> None:
+        async with TextModelServer().serve() as server:
+            server.models = ("x" * MAX_LIST_BYTES,)
+            model = TextModel([Endpoint(server.url)])
+            with pytest.raises(TextModelError, match="has no list of models at /models"):
                 await model.name(model.endpoints[0])
             await model.close()
 

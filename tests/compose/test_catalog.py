@@ -51,7 +51,8 @@ async def test_all_models_by_every_name_and_another_one_while_none_runs(start: S
             assert await named(stack, f"/api/build_info?model={name}") == (model, None)
         # A worker's name leads a call back to it, and steers nothing else.
         assert await named(stack, "/api/build_info?worker=e&resume=again") == ("echo", None)
-        assert await named(stack, f"/api/build_info?worker={container}&resume=again") == ("echo", None)
+        for name in (container, f"{container}~2", "e~12"):
+            assert await named(stack, f"/api/build_info?worker={name}&resume=again") == ("echo", None)
         for query in ("worker=e", f"worker={container}", "worker=e&resume=1", "worker=echo&resume=again"):
             assert await named(stack, f"/api/build_info?{query}") == ("tiny", None)
         status, body, _ = await stack.get(f"{stack.url}/v1/models/nobody")

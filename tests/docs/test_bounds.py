@@ -38,6 +38,7 @@ TESTS: Mapping[str, Sequence[str]] = {
         "serve/hosting/test_tcp.py::between_requests_makes_room",
         "supervisor/test_connections.py::without_a_request_makes_room",
     ),
+    "serve/hosting/front_end.py::MAX_LINKS": ("serve/hosting/test_front_end.py::links_are_bounded",),
     "connect_timeout_s": (
         "serve/hosting/test_limits.py::tls_handshake_that_does_not_end",
         "serve/dialects/test_realtime_peer.py::never_connects_frees_its_row",
@@ -70,9 +71,19 @@ TESTS: Mapping[str, Sequence[str]] = {
     "agent/chat_stream.py::MAX_REPLY_CHARS": ("agent/test_text_model.py::endless_reply_is_cut",),
     "agent/chat_stream.py::MAX_TOOL_CALLS": ("serve/calls/test_agent_failures.py::a_failure_is_spoken",),
     "agent/chat_stream.py::MAX_ARGUMENT_CHARS": ("serve/calls/test_agent_failures.py::a_failure_is_spoken",),
+    "agent/chat_stream.py::MAX_NAME_CHARS": ("agent/test_text_model.py::a_fault_is_named",),
+    "agent/text_model.py::MAX_LIST_BYTES": ("agent/test_text_model.py::no_more_of_a_list_of_models",),
     "agent/speakable.py::MAX_HELD_CHARS": ("agent/test_speakable.py::what_is_held_is_bounded",),
     "serve/calls/agent.py::MAX_NEWS": ("serve/calls/test_agent.py::too_many_events_wait",),
+    "serve/calls/transcriber.py::MAX_PENDING_SAMPLES": (
+        "serve/calls/test_agent.py::a_second_of_it_waits_for_the_recogniser",
+    ),
     "serve/calls/agent_reply.py::MAX_READY": ("serve/calls/test_agent_reply.py::waits_with_the_synthesiser",),
+    "protocol/realtime_tools.py::MAX_TOOLS": ("protocol/test_field_bounds.py::lists_of_a_response",),
+    "protocol/realtime_tools.py::MAX_INPUT": ("protocol/test_field_bounds.py::lists_of_a_response",),
+    "protocol/realtime_tools.py::MAX_ITEM_CHARS": ("protocol/test_field_bounds.py::item_for_a_text_model",),
+    "protocol/realtime_tools.py::MAX_PARTS": ("protocol/test_field_bounds.py::item_for_a_text_model",),
+    "protocol/live.py::MAX_APPENDED_CHARS": ("protocol/test_live.py::models_that_take_text",),
     "serve/dialects/live_agent.py::MAX_SILENT_FRAMES": (
         "serve/dialects/test_live_agent.py::silence_that_a_client_has_not_read",
     ),
@@ -85,6 +96,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "serve/calls/synthesiser.py::MAX_PENDING_WORDS": (
         "serve/calls/test_long_texts.py::no_further_than_there_is_room",
     ),
+    "ipc/message_socket.py::MAX_WAITING": ("ipc/test_message_socket.py::never_reads_is_given_up",),
     "engine/session_manager.py::MAX_UPDATES": ("engine/test_session.py::asked_for_during_one_step",),
     "serve/hosting/uploads.py::MAX_JOBS": ("serve/calls/test_admission_awaited.py::no_more_wait",),
     "serve/access/line_writer.py::MAX_LINES": ("serve/access/test_usage.py::beyond_those_that_may_wait",),
@@ -114,6 +126,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "protocol/live_session.py::MAX_INSTRUCTIONS_CHARS": ("protocol/test_field_bounds.py::beyond_its_bound",),
     "protocol/realtime.py::MAX_METADATA": ("protocol/test_field_bounds.py::beyond_its_bound",),
     "protocol/realtime_items.py::MAX_ITEMS": ("protocol/test_realtime_reply.py::items_are_bounded",),
+    "protocol/realtime_items.py::MAX_KEPT_CHARS": ("protocol/test_realtime_reply.py::items_are_bounded",),
     "liveness_timeout_s": ("serve/transport/test_peers.py::half_open_peer",),
     "handshake_timeout_s": (
         "serve/calls/test_idle.py::no_first_audio",

@@ -156,11 +156,11 @@ class Server:
     """A running server and a session to call it with."""
 
     def __init__(
-        self, port: int, http: aiohttp.ClientSession, app: web.Application, engines: dict[str, Engine]
+        self, port: int, http: aiohttp.ClientSession, runner: web.AppRunner, engines: dict[str, Engine]
     ) -> None:
         self.port = port
         self.http = http
-        self.app = app
+        self.runner, self.app = runner, runner.app
         self.engines = engines
         self.engine = next(iter(engines.values()))
 
@@ -275,7 +275,7 @@ async def serving(
     try:
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
         async with aiohttp.ClientSession() as http:
-            yield Server(runner.addresses[0][1], http, app, cores)
+            yield Server(runner.addresses[0][1], http, runner, cores)
     finally:
         await runner.cleanup()
         for core in cores.values():

@@ -1,7 +1,7 @@
 """Messages between the supervisor and its children over control sockets.
 
 Descriptors are sent with a message: with ``Begin`` the front end's links to the engines, with ``NewFrontEnd``
-an engine's end of one, and with ``Connection`` an accepted connection.
+an engine's end of one, with ``Connection`` an accepted connection, and with ``Link`` one end of a socket.
 """
 
 from __future__ import annotations
@@ -62,6 +62,13 @@ class Connection(Message, frozen=True):
     """To a front end: an accepted connection of this number."""
 
     number: int
+
+
+class Link(Message, frozen=True):
+    """From a front end, and passed to the one of this number: a link for a connection from this address."""
+
+    front_end: int
+    address: str
 
 
 class MakeRoom(Message, frozen=True):

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from antiphon.canary.kept import KeptTrial
 from antiphon.canary.trial import Phase, TrialRules
-from antiphon.ipc.message_socket import Handle
+from antiphon.ipc.message_socket import Handle, close_all
 from antiphon.log import Log
 from antiphon.metrics import MetricFamilies, make_metric
 from antiphon.supervisor.answers import Answers, join_traces
@@ -44,6 +44,7 @@ from antiphon.supervisor.messages import (
     Drained,
     GoneFrontEnd,
     Leave,
+    Link,
     Load,
     Lost,
     Message,
@@ -333,8 +334,10 @@ class Supervisor:
                         child.kill()
         return None
 
-    def _hear_front_end(self, number: int, message: Message, _: Sequence[int]) -> ControlReply:
+    def _hear_front_end(self, number: int, message: Message, descriptors: Sequence[int]) -> ControlReply:
         match message:
+            case Link():
+                self._pass_on(message, descriptors)
             case Load():
                 self._dispatcher.heard(number, message)
             case Drained():
@@ -348,6 +351,13 @@ class Supervisor:
             case _:
                 return self._shared.handle(number, message)
         return None
+
+    def _pass_on(self, link: Link, descriptors: Sequence[int]) -> None:
+        """Pass a link to its front end; if that one takes no messages, the link ends."""
+        child = self._front_ends.get(link.front_end)
+        if child is not None and child.is_ready and not child.peer.is_congested and descriptors:
+            child.peer.send(link, descriptors)
+        close_all(descriptors)
 
     def _drain_engine(self, device: str, target: str) -> None:
         """Move the calls of one engine to others, or end them."""

@@ -15,6 +15,7 @@ from antiphon.agent.config import AgentConfig, TextModelConfig
 from antiphon.backends.base import StepInputs, StepOutputs
 from antiphon.errors import ConfigError
 from antiphon.serve.calls.agent import Agent
+from antiphon.serve.calls.transcriber import MAX_PENDING_SAMPLES
 from tests.serve.agent_client import agent_serving, caller, calling, is_left, lettered, messages_of, word
 from tests.serve.asr_client import STT
 from tests.serve.harness import FRAME_SAMPLES, serving
@@ -490,5 +491,20 @@ async def test_audio_waits_while_too_many_events_wait_for_the_client(monkeypatch
         assert agent.is_full
         assert len(agent.advance(clock(), may_take=True)) == 1
         assert not agent.is_full
+        agent.close()
+        await is_left(server)
+
+
+async def test_audio_waits_while_a_second_of_it_waits_for_the_recogniser() -> None:
+    async with TextModelServer().serve() as text, agent_serving(text) as server:
+        clock = server.services.clock
+        agent = Agent(server.services.agents["assistant"], clock, voice=None, new_id=str)
+        await agent.open(lambda: None)
+        agent.begin(clock())
+        agent.put(np.zeros(MAX_PENDING_SAMPLES, np.float32), clock())
+        assert not agent.is_full
+        agent.put(np.zeros(1, np.float32), clock())
+        assert agent.is_full
+        await server.eventually(lambda: not (agent.advance(clock(), may_take=True) and agent.is_full))
         agent.close()
         await is_left(server)

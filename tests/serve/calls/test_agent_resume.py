@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-from collections.abc import Mapping
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -15,11 +18,13 @@ from antiphon.errors import SessionFailedError
 from antiphon.log import Log
 from antiphon.protocol import events, moshi, resume
 from antiphon.serve.hosting.front_end import drain
+from antiphon.serve.hosting.front_end_links import FrontEndLinks
 from antiphon.serve.transport.socket import Socket
+from antiphon.supervisor.messages import Link
 from antiphon_client.thread import CallThread
 from tests.serve.agent_client import SILENCE, agent_serving, is_left, lettered, messages_of, word
 from tests.serve.asr_client import spoken
-from tests.serve.harness import FRAME_SAMPLES, Client, Server, cut
+from tests.serve.harness import FRAME_SAMPLES, Client, Server, cut, serving
 from tests.serve.tts_client import levels
 from tests.support.text_model import Answer, TextModelServer, ending, piece, says
 
@@ -28,11 +33,34 @@ AGAIN = QUERY.replace("resume=1", "resume=again")
 REPLY = "it is one"
 
 
-class CutCaller:
-    """Says words, one a turn, and is cut off whenever it has received so many messages."""
+@asynccontextmanager
+async def reached_through_another(server: Server) -> AsyncIterator[Server]:
+    """Another front end of a server, which passes on the connections that resume its calls."""
+    loop = asyncio.get_running_loop()
 
-    def __init__(self, server: Server, words: list[list[int]], cuts: list[int]) -> None:
-        self._server, self._words, self._cuts = server, words, cuts
+    def send(link: Link, descriptors: Sequence[int]) -> None:
+        assert (link.front_end, link.address) == (1, "127.0.0.1")
+        handler = server.runner.server
+        assert handler is not None
+        ours = socket.socket(fileno=os.dup(descriptors[0]))
+        passed.append(loop.create_task(loop.connect_accepted_socket(handler, ours)))
+
+    passed: list[asyncio.Task[Any]] = []
+    server.services.links = FrontEndLinks(1, send, server.services.config.limits)
+    async with serving() as other:
+        other.services.links = FrontEndLinks(2, send, other.services.config.limits)
+        yield other
+        assert passed
+
+
+class CutCaller:
+    """Says words, one a turn, and is cut off whenever it has received so many messages.
+
+    It resumes at ``again``.
+    """
+
+    def __init__(self, server: Server, words: list[list[int]], cuts: list[int], again: Server) -> None:
+        self._server, self._words, self._cuts, self._again = server, words, cuts, again
         self._thread = CallThread()
         self._frames: list[bytes] = []
         self._next = self._received = 0
@@ -64,7 +92,8 @@ class CutCaller:
         async with asyncio.timeout(60):
             while not await self._connection(url, first):
                 assert not self._thread.reason
-                url, first = self._thread.resuming_url(url), self._thread.claim(0)
+                url = self._thread.resuming_url(self._again.url(f"/api/chat?{QUERY}", "ws"))
+                first = self._thread.claim(0)
 
     def _speak(self) -> None:
         """The next turn."""
@@ -123,17 +152,25 @@ class CutCaller:
         return isinstance(message, moshi.Event) and message.type == "ready"
 
 
-async def test_cuts_at_any_moment_change_no_word_of_either_side() -> None:
-    """Each caller says three words, and is cut up to six times, where chance has it."""
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+async def test_cuts_at_any_moment_change_no_word_of_either_side(is_elsewhere: bool) -> None:
+    """Each caller says three words, and is cut up to six times, where chance has it.
+
+    It resumes at its front end, or ``is_elsewhere``.
+    """
     text = TextModelServer(
         usual=Answer([*[piece(f"{it} ") for it in REPLY.split()], *ending()], pause_s=0.01)
     )
-    async with text.serve(), agent_serving(text, slots=8) as server:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(text.serve())
+        server = again = await stack.enter_async_context(agent_serving(text, slots=8))
+        if is_elsewhere:
+            again = await stack.enter_async_context(reached_through_another(server))
         chance, callers, told = random.Random(4), [], []
         for number in range(8):
             words = [word(20 + 10 * number + 2 * turn) for turn in range(3)]
             cuts = sorted(chance.sample(range(3, 110), 6)) if number else []
-            callers.append(CutCaller(server, [said for said, _ in words], cuts))
+            callers.append(CutCaller(server, [said for said, _ in words], cuts, again))
             told.append([written for _, written in words])
         await asyncio.gather(*(it.run() for it in callers))
         await is_left(server)
@@ -474,14 +511,28 @@ async def test_a_call_with_too_much_unacknowledged_cannot_be_resumed(
         assert (await answer_to(server, thread.claim(0)))["reason"] == "unknown"
 
 
-async def test_with_several_front_ends_no_call_of_an_agent_can_be_resumed() -> None:
+async def test_a_front_end_that_does_not_take_a_connection_leaves_the_call_to_the_next_one() -> None:
+    def refuse(_link: Link, _descriptors: Sequence[int]) -> None:
+        """As the supervisor does without that front end: the link ends."""
+
     async with (
         TextModelServer().serve() as text,
-        agent_serving(text, front_ends=2) as server,
+        agent_serving(text) as server,
+        serving() as other,
         server.call(QUERY) as client,
     ):
-        assert "resume" not in (await client.event("ready")).fields
-        async with server.call(AGAIN) as again:
-            await again.ws.send_bytes(resume.encode_claim(resume.Claim(bytes(16), -1, -1, 0)))
-            assert (await again.event("resume_failed")).fields == {"reason": "unknown"}
-            assert (await again.closed()).code == 4404
+        server.services.links = FrontEndLinks(1, refuse, other.services.config.limits)
+        other.services.links = FrontEndLinks(2, refuse, other.services.config.limits)
+        thread = await begun(client)
+        client.cut()
+        for at, worker in ((other, "w~1"), (other, "w~7"), (other, f"w~{'9' * 99}")):
+            async with at.call(f"{AGAIN}&worker={worker}") as again:
+                error = (await again.event("error")).fields
+                assert (error["code"], (await again.closed()).code) == (1013, 1013)
+                assert error["message"] == (
+                    "the call's front end has not answered within 2 s; try again in 1 s"
+                )
+        for worker in ("w", "w~", "w~2", "w~x", "w~-1", "~1~²"):  # of no other front end
+            async with other.call(f"{AGAIN}&worker={worker}") as again:
+                assert (await again.closed()).code == 1008  # no agent there has the name
+        assert (await answer_to(server, thread.claim(0), f"{AGAIN}&worker=w~1"))["type"] == "resumed"

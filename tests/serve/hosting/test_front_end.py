@@ -50,6 +50,35 @@ def test_a_model_that_was_replaced_is_refused_in_words(tmp_path: Path) -> None:
         check_unchanged("other", checkpoint, running)
 
 
+async def test_links_are_bounded_and_bring_the_address_of_their_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(text=request.remote)
+
+    monkeypatch.setattr("antiphon.serve.hosting.front_end.MAX_LINKS", 2)
+    reported: list[Message] = []
+    peer = cast("ControlSocket", SimpleNamespace(send=reported.append))
+    server = web.Server(lambda request: connections.count(request, answer))  # type: ignore[arg-type]
+    connections = Connections(peer, server, NO_TCP, 15.0)
+    sides = []
+    for address in ("192.0.2.1", "2001:db8::1", "192.0.2.3"):
+        ours, theirs = socket.socketpair()
+        sides.append(await asyncio.open_unix_connection(sock=ours))
+        await connections.begin_link(address, theirs)
+    connections.look()
+    assert reported[-1] == messages.Load(0, 2)
+    answered: list[bytes] = []
+    for reader, writer in sides:
+        writer.write(b"GET / HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        answered.append((await reader.read()).rpartition(b"\r\n")[2])
+        writer.close()
+    assert answered == [b"192.0.2.1", b"2001:db8::1", b""]
+    connections.look()
+    assert reported[-1] == messages.Load(0, 0)
+    await server.shutdown()
+
+
 async def test_a_connection_for_which_no_open_file_is_left_is_reported_as_closed() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     one, other = socket.socketpair()

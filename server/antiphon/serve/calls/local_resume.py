@@ -1,7 +1,8 @@
 """Resumption of a call whose state is not in a row: a voice agent's, in its front end's process.
 
 The call waits with its rows, its participant and its dialect, until its client continues it on another
-connection. The client's side is :mod:`antiphon.protocol.resume`.
+connection. One that reaches another front end is passed on
+(:mod:`antiphon.serve.hosting.front_end_links`). The client's side is :mod:`antiphon.protocol.resume`.
 """
 
 from __future__ import annotations
@@ -151,7 +152,8 @@ class LocalResume:
         """Return a new token and the limits for resuming the call."""
         token = resume.new_token()
         self._key = resume.token_key(token)
-        return resume_terms(self._services.config, token)
+        terms, links = resume_terms(self._services.config, token), self._services.links
+        return terms if links is None else terms | {"worker": links.place(terms.get("worker", ""))}
 
     def has(self, token: bytes) -> bool:
         """Whether this is the call's token, or the former one while the client may lack the new one."""
@@ -198,11 +200,5 @@ class LocalResume:
 
 
 def local_resume(services: Services, caller: Caller) -> LocalResume | None:
-    """The resumption of a new call; None if it cannot be resumed.
-
-    With several front ends the next connection may reach another process, which does not have the call.
-    """
-    has_others = services.config.front_ends not in (0, 1)
-    return (
-        None if has_others or services.config.engine.resume_window_s <= 0 else LocalResume(services, caller)
-    )
+    """The resumption of a new call; None if the server keeps no calls."""
+    return LocalResume(services, caller) if services.config.engine.resume_window_s > 0 else None

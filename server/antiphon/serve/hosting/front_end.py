@@ -37,6 +37,7 @@ from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.calls.call import Call
 from antiphon.serve.hosting.app import FAULTS, build_app, close_calls, make_runner
 from antiphon.serve.hosting.event_loop import run
+from antiphon.serve.hosting.front_end_links import FrontEndLinks
 from antiphon.serve.hosting.model_names import name_models
 from antiphon.serve.hosting.ports import port_tls
 from antiphon.serve.hosting.served import ServedModel, serve_model
@@ -51,6 +52,10 @@ from antiphon.supervisor.messages import Connect, ControlReply, ControlSocket, M
 
 HEAD_S: Final = 1.0
 """Seconds for the first complete request of a connection, when others need its place."""
+
+
+MAX_LINKS: Final = 256
+"""Most connections that other front ends pass to this one; a further one resumes no call."""
 
 
 Handling: TypeAlias = web.RequestHandler | TcpConnection
@@ -81,6 +86,7 @@ class Connections:
         self._busy = 0  # as reported last
         self._received = 0
         self._numbers: dict[Handling, int] = {}
+        self._addresses: dict[web.RequestHandler, str] = {}  # of connections that others have passed on
         self._beginning: set[Handling] = set()
         self._idle: set[web.RequestHandler] = set()
         self._unasked: dict[Handling, tuple[float, socket.socket]] = {}
@@ -105,6 +111,19 @@ class Connections:
         finally:
             self._beginning.discard(handler)
 
+    async def begin_link(self, address: str, link: socket.socket) -> None:
+        """Serve a connection of a client with this address that another front end passes on."""
+        if len(self._addresses) >= MAX_LINKS:
+            link.close()
+            return
+        handler = self._server()
+        self._addresses[handler] = address
+        self._beginning.add(handler)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: handler, link)
+        finally:
+            self._beginning.discard(handler)
+
     def refuse(self, number: int) -> None:
         """Report a connection that arrived without its descriptor: this process had no free file
         descriptor."""
@@ -113,6 +132,8 @@ class Connections:
 
     async def count(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """A middleware that tracks which connections have a request in progress."""
+        if (address := self._addresses.get(request.protocol)) is not None:
+            return await handler(request.clone(remote=address))
         self._unasked.pop(request.protocol, None)
         if request.protocol in self._idle:
             self._idle.discard(request.protocol)
@@ -145,6 +166,7 @@ class Connections:
         """Detect closed connections."""
         alive = {*self._server.connections, *self._tcp.connections, *self._beginning}
         gone = [handler for handler in self._numbers if handler not in alive]
+        self._addresses = {handler: it for handler, it in self._addresses.items() if handler in alive}
         self._idle &= alive
         for handler in gone:
             self._unasked.pop(handler, None)
@@ -156,7 +178,7 @@ class Connections:
         self._peer.send(messages.Load(self._received, self._busy, tuple(closed)))
 
     def _count(self) -> int:
-        return len(self._numbers) - len(self._idle) + self._calls_apart()
+        return len(self._numbers) + len(self._addresses) - len(self._idle) + self._calls_apart()
 
 
 def check_unchanged(name: str, checkpoint: Checkpoint, running: Mapping[str, str]) -> None:
@@ -184,11 +206,12 @@ class FrontEnd:
         access: Access | None = None,
         tracer: Tracer | None = None,
         secret: bytes | None = None,
+        number: int = 0,
     ) -> None:
         """Begin to read the supervisor's messages.
 
         In a single-process server ``access`` counts in this process, and ``tracer`` is that of the engines,
-        which report it. Otherwise ``secret`` signs ephemeral keys.
+        which report it. Otherwise ``secret`` signs ephemeral keys; with a ``number`` there are others.
 
         Raises:
             AntiphonError: the configuration cannot be used.
@@ -201,6 +224,7 @@ class FrontEnd:
         self._tasks: set[asyncio.Task[None]] = set()
         self._app: web.Application | None = None
         self.connections: Connections | None = None
+        self._number = number
         self._own_tracer = None if tracer is not None else make_tracer(config, has_ticks=False)
         self._tracer = tracer or self._own_tracer
         self._tls = port_tls(config)
@@ -231,6 +255,8 @@ class FrontEnd:
         if self._early_drain is not None:
             self._begin(self._drain(app, self._early_drain))
         app[SERVICES].begin_drain = lambda *which: self.peer.send(messages.BeginDrain(*which))
+        if self._number:
+            app[SERVICES].links = FrontEndLinks(self._number, self.peer.send, self._config.limits)
         limit_s = self._config.limits.connect_timeout_s
         tcp = TcpServer(app[SERVICES], self._config.tcp_ports)
         peers = app[SERVICES].peers
@@ -254,6 +280,9 @@ class FrontEnd:
                 return self._pong()
             case messages.Connection():
                 self._take(message.number, descriptors)
+            case messages.Link(_, address) if descriptors and self.connections is not None:
+                link = socket.socket(fileno=descriptors[0])
+                self._begin(self.connections.begin_link(address, link))
             case messages.MakeRoom():
                 if self.connections is not None:
                     self.connections.make_room(message.count)
@@ -384,7 +413,7 @@ def run_front_end(control: socket.socket, begin: messages.Begin, descriptors: Se
     Raises:
         AntiphonError: the configuration, or a model's files, cannot be used.
     """
-    config, _, secret = pickle.loads(begin.task)
+    config, front_ends, secret = pickle.loads(begin.task)
     assert isinstance(config, ServerConfig)
     set_up_logging(config.log_level, process=f"front-end-{begin.number}")
     sys.setswitchinterval(config.switch_interval_ms / 1000.0)
@@ -393,7 +422,8 @@ def run_front_end(control: socket.socket, begin: messages.Begin, descriptors: Se
     async def serve() -> None:
         families = MetricFamilies(CollectorRegistry())
         to_supervisor = partial(MessageSocket, control, messages.CONTROL)
-        front_end = FrontEnd(to_supervisor, config, families, secret=secret)
+        number = begin.number if front_ends > 1 else 0
+        front_end = FrontEnd(to_supervisor, config, families, secret=secret, number=number)
         engines = [await connect(socket.socket(fileno=link)) for link in descriptors]
         named, running = name_models(config.served), dict(begin.models)
         for _, name, checkpoint in named:

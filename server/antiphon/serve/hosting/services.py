@@ -19,6 +19,7 @@ from antiphon.models.spec import LIVE_KINDS, PipelineKind
 from antiphon.serve.access.callers import Access, Caller
 from antiphon.serve.hosting.canary_router import CanaryRouter
 from antiphon.serve.hosting.event_loop import LoopLag, Reading
+from antiphon.serve.hosting.front_end_links import FrontEndLinks
 from antiphon.serve.hosting.peers import Peers
 from antiphon.serve.hosting.served import MAX_SHOWN_CHARS, Models, ServedModel
 from antiphon.serve.hosting.turns import Turns
@@ -40,7 +41,7 @@ class Services:
     workers. ``begin_drain`` drains the server, or one engine by its device, and moves the calls to an
     address. ``canary`` is set while two versions of a model are on trial. ``agents`` are the voice agents by
     name, each an :class:`antiphon.serve.calls.agent.AgentParts`, whose module imports this one too. ``peers``
-    are the calls by WebRTC, if the server accepts any.
+    are the calls by WebRTC, if the server accepts any. ``links`` lead to other front ends, if there are any.
     """
 
     config: ServerConfig
@@ -68,6 +69,7 @@ class Services:
     canary: CanaryRouter | None = None
     agents: Mapping[str, Any] = field(default_factory=dict)
     peers: Peers | None = None
+    links: FrontEndLinks | None = None
 
     def model_for(
         self,

@@ -159,6 +159,11 @@ def _guarded(
             caller = services.access.identify(request, may_lack_key=route.shows_key_later)
             try:
                 resumes = route.resumes(request.query)
+                if resumes and services.links is not None:
+                    answer = await services.links.pass_on(request)
+                    if answer is not None:
+                        services.provoked.info("connection was passed on", of="passed on", path=route.path)
+                        return answer
                 name = named_model(request)
                 agent = services.agent_for(name, is_needed=not kinds) if route.has_agents else None
                 if agent is None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from aiohttp import hdrs, web
 
@@ -14,6 +15,8 @@ from antiphon.limits import Limits
 from antiphon.serve.access.keys import chosen_subprotocol
 from antiphon.serve.transport.frames import FrameReader
 from antiphon.serve.transport.socket import Socket
+
+P = TypeVar("P")
 
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """The constant in the answer to a client's key (RFC 6455, section 1.3)."""
@@ -38,13 +41,25 @@ async def open_socket(
 ) -> tuple[Socket, web.StreamResponse]:
     """Upgrade a request; also returns the response, with ``headers`` added.
 
-    ``max_message_bytes`` replaces the configured limit, if given.
+    ``max_message_bytes`` replaces the configured limit, if given. Raises as :func:`upgrade`.
+    """
+    reader = FrameReader(max_message_bytes or limits.max_message_bytes)
+    return await upgrade(request, limits, lambda it: Socket(it, limits, clock, reader), headers or {})
+
+
+async def upgrade(
+    request: web.Request,
+    limits: Limits,
+    parser_of: Callable[[asyncio.Transport], P],
+    headers: Mapping[str, str],
+) -> tuple[P, web.StreamResponse]:
+    """Upgrade a request: all further bytes go to the parser of its transport. Also returns the response.
 
     Raises:
         web.HTTPBadRequest: it is no WebSocket request.
         ConnectionResetError: the peer disconnected meanwhile.
     """
-    response = switching_protocols(request, headers or {})
+    response = switching_protocols(request, headers)
     await response.prepare(request)
     transport = request.transport
     if transport is None or transport.is_closing():
@@ -52,12 +67,11 @@ async def open_socket(
     if (connection := transport.get_extra_info("socket")) is not None:
         # Otherwise the kernel's buffer grows to megabytes, minutes of Opus, for a peer that does not read.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.max_unsent_bytes)
-    reader = FrameReader(max_message_bytes or limits.max_message_bytes)
-    upgraded = Socket(transport, limits, clock, reader)
-    parser: Any = upgraded  # aiohttp annotates its own class
-    request.protocol.set_parser(parser)
+    parser = parser_of(transport)
+    own: Any = parser  # aiohttp annotates its own class
+    request.protocol.set_parser(own)
     request.protocol.keep_alive(False)
-    return upgraded, response
+    return parser, response
 
 
 def switching_protocols(request: web.Request, headers: Mapping[str, str]) -> web.StreamResponse:
