@@ -140,7 +140,7 @@ class LiveCall:
 
 
 async def test_an_agents_call_goes_on_through_any_front_end() -> None:
-    """Two callers are cut three times each; the first to connect gets the first front end, the other one's."""
+    """Two callers are cut three times each; the first to connect gets the other one's front end."""
     async with TextModelServer(usual=says(REPLY)).serve() as text, two_front_ends(text) as server:
         question = await server.question()
         callers: list[ChatCall | LiveCall] = [ChatCall(server, question), LiveCall(server, question)]
