@@ -154,6 +154,18 @@ def test_a_full_ring_refuses_the_oldest_of_a_push_and_keeps_what_lies_in_it() ->
     assert (writer.frames, writer.refused) == (9, 5)
 
 
+def test_frames_that_arrive_one_by_one_during_a_long_step_are_refused_after_twice_the_bound() -> None:
+    rings = input_rings(2, 2, 1)
+    writer = InputWriter(rings, LEASE)
+    for number in range(9):
+        writer.write(np.array([number], np.float32), 0.0)
+    assert rings.pcm[LEASE, :, 0].tolist() == [0, 1, 2, 3]
+    rings.taken[LEASE] = 3  # after the step the engine drops the oldest over its bound, and takes one
+    writer.write(np.array([9], np.float32), 0.0)
+    assert rings.frame[LEASE, :2].tolist() == [9, 1]
+    assert (writer.frames, writer.refused, writer.waiting) == (10, 5, 2)
+
+
 def test_a_frame_that_was_begun_without_a_slot_is_refused_whole_even_by_finish() -> None:
     rings = input_rings(2, 1, 4)
     writer = InputWriter(rings, LEASE)

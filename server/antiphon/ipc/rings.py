@@ -231,7 +231,10 @@ class InputWriter:
         return slot
 
     def write(self, pcm: FloatArray, received_s: float) -> None:
-        """Add float32 ``[N]``. Without a free slot the oldest samples are refused, whole frames at a time."""
+        """Add float32 ``[N]``. Frames in the ring stay, as a step may be reading them.
+
+        Without enough slots, the oldest whole frames of these samples are refused.
+        """
         size = self._rings.frame_samples
         touched = -(-(self._filled + pcm.size) // size) - (self._filled > 0 and self._is_skipping)
         rings, lease = self._rings, self._lease

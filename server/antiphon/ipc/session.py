@@ -172,7 +172,8 @@ class Session:
     def push(self, pcm: FloatArray, received_s: float) -> None:
         """Add audio, float32 ``[N]`` at the model's rate, received at ``received_s`` (the engine's clock).
 
-        A full live pipeline drops its oldest whole frames, at the next tick at the latest.
+        A full live pipeline drops its oldest whole frames, at the next tick at the latest. Until then twice
+        as many wait; later pushes are dropped.
 
         Raises:
             UnsupportedError: this pipeline takes text.

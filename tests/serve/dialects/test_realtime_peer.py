@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import re
 import socket
 from pathlib import Path
 
@@ -11,9 +14,10 @@ import numpy as np
 import pytest
 
 from antiphon.arrays import FloatArray
-from antiphon.errors import ConfigError, DrainingError
+from antiphon.errors import ConfigError, DrainingError, ServerFullError
 from antiphon.protocol import sdp
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
+from antiphon.serve.calls.call import Call
 from antiphon.serve.hosting.peers import ice_server
 from antiphon.serve.transport import peer
 from tests.serve.agent_client import agent_serving
@@ -177,6 +181,63 @@ async def test_a_peer_that_never_connects_frees_its_row() -> None:
         assert (status, server.engine.health().active) == (201, 1)
         await server.is_empty()
         await no_connections(server)
+
+
+async def test_an_offer_gets_no_packet_at_its_addresses_before_it_is_admitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    received = list[bytes]()
+    async with serving(model=parrot(), webrtc=1) as server, peer_client() as client:
+        offer = await client.offer()
+        found = re.search(r" (\d+\.\d+\.\d+\.\d+) \d+ typ host", offer)
+        assert found is not None
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+            other.bind((found[1], 0))
+            other.setblocking(False)
+
+            async def refuse(_call: Call, **_: object) -> None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.3):
+                        received.append(await asyncio.get_running_loop().sock_recv(other, 2000))
+                raise ServerFullError("full", retry_after_s=1)
+
+            monkeypatch.setattr(Call, "admit", refuse)
+            place = f" {found[1]} {other.getsockname()[1]} typ host"
+            elsewhere = re.sub(rf" {re.escape(found[1])} \d+ typ host", place, offer)
+            status, text, _ = await post(server, CALLS, elsewhere)
+            assert (status, json.loads(text)["error"]["code"]) == (503, "server_full")
+        await no_connections(server)
+    assert received == []
+
+
+async def test_a_call_counts_and_can_be_ended_before_its_peer_connects() -> None:
+    async with serving(model=parrot(slots=1), webrtc=1) as server, peer_client() as client:
+        status, _, _ = await post(server, CALLS, await client.offer())
+        (call,) = server.calls
+        assert (status, server.engine.health().active) == (201, 1)
+        call.end(DrainingError("the server is shutting down"))
+        await call.closed()
+        await server.is_empty()
+        await no_connections(server)
+        _, metrics, _ = await server.get("/metrics")
+        assert 'antiphon_closed_sockets_total{code="1012",model="null-echo"} 1.0' in metrics
+
+
+async def test_a_fault_of_the_server_in_a_call_is_logged_and_releases_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(_call: Call, _transport: object) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(Call, "run", fail)
+    async with serving(model=parrot(slots=1), webrtc=1) as server, calling_by_peer(server):
+        await server.is_empty()
+        await no_connections(server)
+        _, metrics, _ = await server.get("/metrics")
+        assert 'antiphon_closed_sockets_total{code="1011",model="null-echo"} 1.0' in metrics
+        (record,) = [it for it in caplog.records if it.getMessage() == "call by WebRTC failed"]
+        assert record.exc_info is not None
+        assert str(record.exc_info[1]) == "planted"
 
 
 async def test_a_stun_server_is_silent_and_ends_the_wait_for_addresses(

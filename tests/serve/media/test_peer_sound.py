@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from antiphon.audio.opus import Application, OpusDecoder, OpusEncoder
+from antiphon.audio.opus import SAMPLE_RATE, Application, OpusDecoder, OpusEncoder
 from antiphon.audio.pcm import FloatArray, float_from_s16le, s16le_from_float
 from antiphon.serve.media.peer_sound import (
     KEPT_WAITING,
@@ -81,6 +81,27 @@ def test_sound_far_ahead_of_the_clock_is_dropped_undecoded() -> None:
     assert came / 2 / 24_000 <= MOST_AHEAD_S + PACKET_S
     clock.now_s += 10.0
     assert sound.packet(1000, packets[0])
+    sound.close()
+
+
+def test_estimates_of_lost_packets_are_paid_like_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound, made = IncomingSound(Clock()), list[int]()
+    conceal, decode = OpusDecoder.conceal, OpusDecoder.decode
+
+    def concealed(decoder: OpusDecoder, samples: int, packet: bytes = b"") -> FloatArray:
+        made.append(samples)
+        return conceal(decoder, samples, packet)
+
+    def decoded(decoder: OpusDecoder, packet: bytes) -> FloatArray:
+        made.append(BLOCK)
+        return decode(decoder, packet)
+
+    monkeypatch.setattr(OpusDecoder, "conceal", concealed)
+    monkeypatch.setattr(OpusDecoder, "decode", decoded)
+    packet = packets_of(speech(0.02))[0]
+    for number in range(0, 3000, 6):
+        sound.packet(number, packet)
+    assert sum(made) / SAMPLE_RATE <= MOST_AHEAD_S + 6 * PACKET_S
     sound.close()
 
 

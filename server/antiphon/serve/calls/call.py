@@ -74,6 +74,7 @@ class Call:
         self._services, self._resume, self._may_record = services, resume, may_record
         self.local = local
         self._connections = 0
+        self._expected: Transport | None = None
         self._replacing: asyncio.Task[None] | None = None
         self._opened_s = services.clock()
         self._account = Account(services, caller, model, participant, dialect)
@@ -158,6 +159,11 @@ class Call:
         transport.send(messages)
         await transport.close(code, str(error))
 
+    def expect(self, transport: Transport) -> None:
+        """Count as active before this connection is up; an end until then closes it."""
+        self._expected = transport
+        self._services.calls.add(self)
+
     async def run(self, transport: Transport) -> None:
         """Hold the call until one side ends it, or another connection takes it."""
         self._services.calls.add(self)
@@ -173,8 +179,6 @@ class Call:
             finally:
                 self._connections -= 1
                 if not self._connections:
-                    self._services.calls.discard(self)
-                    self._services.changed.set()
                     seconds = round(self._services.clock() - self._opened_s, 1)
                     self.exchange.log.info("session closed", code=transport.close_code, seconds=seconds)
                     self.abandon()
@@ -256,6 +260,8 @@ class Call:
         again."""
         if not (self._is_over or self._connections):
             self._is_over = True
+            self._services.calls.discard(self)
+            self._services.changed.set()
             if self._timer is not None:
                 self._timer.cancel()
             self._account.close()
@@ -281,7 +287,7 @@ class Call:
 
     async def _close(self, error: AntiphonError | None) -> None:
         self.participant.close(error)
-        transport = self.exchange.transport
+        transport = self.exchange.transport or self._expected
         if transport is None:
             return
         self.exchange.write_waiting()

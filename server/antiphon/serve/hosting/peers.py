@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from antiphon.errors import ConfigError, MissingExtraError, ServerFullError, UnknownSessionError
+from antiphon.errors import (
+    ConfigError,
+    DrainingError,
+    MissingExtraError,
+    ServerFullError,
+    UnknownSessionError,
+)
 from antiphon.limits import Limits
 from antiphon.serve.access.callers import Caller
 from antiphon.serve.transport.peer import Peer
@@ -41,7 +48,9 @@ class Peers:
         self._rtc, self._most, self._limits, self._clock = aiortc, most, limits, clock
         self._servers = [aiortc.RTCIceServer(**ice_server(it)) for it in servers]
         self._calls: dict[str, PeerCall] = {}
+        self._ending: set[asyncio.Task[None]] = set()
         self._open = 0
+        self._is_closed = False
 
     def __len__(self) -> int:
         """The current number of connections."""
@@ -53,7 +62,10 @@ class Peers:
 
         Raises:
             ServerFullError: the limit of connections is reached.
+            DrainingError: the server shuts down.
         """
+        if self._is_closed:
+            raise DrainingError("the server is shutting down")
         if self._open >= self._most:
             raise ServerFullError(f"{self._open} of {self._most} calls by WebRTC", retry_after_s=10)
         self._open += 1
@@ -66,11 +78,22 @@ class Peers:
         finally:
             self._open -= 1
 
-    def hold(self, name: str, peer: Peer, caller: Caller, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` with a connection, which has this name until it ends."""
+    def hold(
+        self, name: str, peer: Peer, caller: Caller, work: Coroutine[Any, Any, None], held: AsyncExitStack
+    ) -> None:
+        """Run ``work`` with a connection, which has this name until it ends; then release ``held``."""
         task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(lambda _: self._calls.pop(name, None))
+        # A task that is cancelled before its first step runs no line of ``work``.
+        task.add_done_callback(lambda _: self._release(name, held))
         self._calls[name] = PeerCall(peer, caller, task)
+        if self._is_closed:
+            peer.cut()
+
+    def _release(self, name: str, held: AsyncExitStack) -> None:
+        del self._calls[name]
+        ending = asyncio.get_running_loop().create_task(held.aclose())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
 
     def find(self, name: str, caller: Caller) -> Peer:
         """The connection of this name, if it belongs to this caller.
@@ -84,11 +107,12 @@ class Peers:
         return call.peer
 
     async def close(self) -> None:
-        """End all connections, after their calls."""
-        calls = tuple(self._calls.values())
-        for call in calls:
+        """End all connections, after their calls; no further ones begin."""
+        self._is_closed = True
+        for call in self._calls.values():
             call.peer.cut()
-        await asyncio.gather(*(call.task for call in calls), return_exceptions=True)
+        while tasks := [*(call.task for call in self._calls.values()), *self._ending]:
+            await asyncio.wait(tasks)
 
 
 def ice_server(address: str) -> dict[str, str]:

@@ -66,6 +66,7 @@ class IncomingSound:
             self._lost += 1
             return []
         lost, self._lost = min(self._lost, MOST_CONCEALED), 0
+        self._paid_until_s += lost * self._samples / SAMPLE_RATE  # an estimate costs as much as a packet
         try:
             pieces = [self._opus.conceal(self._samples) for _ in range(lost - 1)]
             if lost:

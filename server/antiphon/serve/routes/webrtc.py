@@ -11,6 +11,7 @@ from typing import Any, Final
 from aiohttp import hdrs, web
 
 from antiphon.errors import PeerConnectionError, ProtocolError, UnknownSessionError, UnsupportedError
+from antiphon.protocol.close_codes import CloseCode
 from antiphon.protocol.multipart import FORM, FormReader, boundary_of
 from antiphon.protocol.sdp import CONTENT_TYPE, PeerOffer, read_offer
 from antiphon.protocol.wire_errors import wire_form
@@ -77,12 +78,13 @@ async def answer_offer(
     async with AsyncExitStack() as stack:
         stack.callback(call.abandon)
         peer = await stack.enter_async_context(peers.opened(head))
-        answer = await peer.answer(offer)
         await call.admit(route=request.path, **facts)
         # The request counts until it is answered.
         await stack.enter_async_context(ledger.hold(call.caller, rows=services.models.rows, extra=1))
+        answer = await peer.answer(offer)  # last: it sends packets to the offer's addresses
+        call.expect(peer)
         name = f"{prefix}_{call.participant.id}"
-        peers.hold(name, peer, call.caller, _hold(services, call, peer, stack.pop_all()))
+        peers.hold(name, peer, call.caller, _hold(services, call, peer), stack.pop_all())
     return answer, name
 
 
@@ -92,20 +94,22 @@ def sdp_response(request: web.Request, answer: str, name: str) -> web.Response:
     return web.Response(status=201, text=answer, content_type=CONTENT_TYPE, headers=headers)
 
 
-async def _hold(services: Services, call: Call, peer: Peer, held: AsyncExitStack) -> None:
+async def _hold(services: Services, call: Call, peer: Peer) -> None:
     """Hold an admitted call until it ends, or its peer has not connected in time."""
     metrics = call.model.metrics
-    async with held:
-        with metrics.sockets.track_inprogress():
-            try:
-                await peer.connected()
-                await call.run(peer)
-            except PeerConnectionError as error:
-                kind = type(error).__name__
-                services.provoked.info("call by WebRTC failed", of=kind, error=kind, reason=str(error))
-                peer.close_code = peer.close_code or wire_form(error).close
-            finally:
-                metrics.closed(peer.close_code)
+    with metrics.sockets.track_inprogress():
+        try:
+            await peer.connected()
+            await call.run(peer)
+        except PeerConnectionError as error:
+            kind = type(error).__name__
+            services.provoked.info("call by WebRTC failed", of=kind, error=kind, reason=str(error))
+            peer.close_code = peer.close_code or wire_form(error).close
+        except Exception as error:  # a boundary: no request waits for this call
+            services.log.error("call by WebRTC failed", exc_info=error)
+            peer.close_code = CloseCode.INTERNAL_ERROR
+        finally:
+            metrics.closed(peer.close_code)
 
 
 def peers_of(services: Services) -> Peers:

@@ -64,7 +64,7 @@ class Peer:
         self._ahead: deque[Message] = deque()
         self._ahead_bytes = 0
         self._fault: AntiphonError | None = None
-        self._news, self._is_up, self._is_over = (asyncio.Event() for _ in range(3))
+        self._news, self._is_up, self._is_over, self._is_broken = (asyncio.Event() for _ in range(4))
         self._is_closing = False
         self._paid_until_s = 0.0
         self._watching: asyncio.Task[None] | None = None
@@ -95,7 +95,8 @@ class Peer:
         return with_repair(connection.localDescription.sdp)
 
     async def connected(self) -> None:
-        """Wait until the peer is connected, and has opened its data channel if it offered one.
+        """Wait until the peer is connected, and has opened its data channel if it offered one, or until
+        either side ends the call.
 
         Raises:
             PeerConnectionError: a timeout, or a failure of ICE or DTLS.
@@ -108,7 +109,7 @@ class Peer:
             connection = self._connection
             states = f"ICE {connection.iceConnectionState}, connection {connection.connectionState}"
             raise PeerConnectionError(f"the peer did not connect within {limit_s:g} s: {states}") from None
-        if self.has_ended:
+        if self.has_ended and self.close_code is None:
             raise PeerConnectionError(f"the connection to the peer is {self._connection.connectionState}")
         self.seen_s = self._clock()
         self._watching = asyncio.get_running_loop().create_task(self._watch())
@@ -132,9 +133,8 @@ class Peer:
             channel.on("message", self._take)
             channel.on("close", self.hang_up)
             self._is_up.set()
-        elif self._channels > MAX_CHANNELS and self._fault is None:
-            self._fault = ProtocolError(f"{self._channels} data channels, the limit is {MAX_CHANNELS}")
-            self._news.set()
+        elif self._channels > MAX_CHANNELS:
+            self._break(ProtocolError(f"{self._channels} data channels, the limit is {MAX_CHANNELS}"))
 
     def _hear(self, packet: Any) -> None:
         """Handle an RTP packet."""
@@ -148,9 +148,14 @@ class Peer:
         self.seen_s = self._clock()
         if self._ahead_bytes < READ_AHEAD_BYTES:
             self._keep(message)
-        elif self._fault is None:
-            self._fault = ProtocolError(f"more than {READ_AHEAD_BYTES} bytes are ahead of the call")
-            self._news.set()
+        else:
+            self._break(ProtocolError(f"more than {READ_AHEAD_BYTES} bytes are ahead of the call"))
+
+    def _break(self, fault: AntiphonError) -> None:
+        """End the call with its first fault."""
+        self._fault = self._fault or fault
+        self._is_broken.set()
+        self._news.set()
 
     def _keep(self, message: Message) -> None:
         self._ahead.append(message)
@@ -186,7 +191,7 @@ class Peer:
         return nullcontext()
 
     async def wait_for(self, room: asyncio.Event) -> None:
-        waits = [asyncio.ensure_future(it.wait()) for it in (room, self._is_over)]
+        waits = [asyncio.ensure_future(it.wait()) for it in (room, self._is_over, self._is_broken)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -203,8 +208,7 @@ class Peer:
                 try:
                     self._channel.send(message)
                 except ValueError as error:  # the peer announces its largest message
-                    self._fault = self._fault or ProtocolError(f"an event is too long for the peer: {error}")
-                    self._news.set()
+                    self._break(ProtocolError(f"an event is too long for the peer: {error}"))
 
     def _play(self, samples: bytes) -> None:
         if samples:
@@ -237,15 +241,18 @@ class Peer:
         datagrams = 0
         while not self.has_ended:
             await asyncio.sleep(WATCH_S)
-            stats = await self._connection.getStats()
+            try:
+                stats = await self._connection.getStats()
+            except Exception as error:  # a boundary: aiortc reads each of its parts for them
+                self._break(PeerConnectionError(f"no statistics: {type(error).__name__}: {error}"[:300]))
+                return
             now = sum(it.packetsReceived for it in stats.values() if it.type == "transport")
             if now > datagrams:
                 self.seen_s = self._clock()
             datagrams = now
             sctp = self._connection.sctp
             if sctp is not None and sctp._advertised_rwnd < 0:  # parts of messages without an end
-                self._fault = self._fault or ProtocolError("the peer ignores how much the server reads ahead")
-                self._news.set()
+                self._break(ProtocolError("the peer ignores how much the server reads ahead"))
 
     def cut(self) -> None:
         self._is_over.set()
@@ -268,6 +275,7 @@ class Peer:
                 while self.has_unsent:  # noqa: ASYNC110 (no event for either)
                     await asyncio.sleep(RECHECK_S)
         self._is_closing = True
+        self._is_up.set()
         self._news.set()
 
     async def end(self) -> None:

@@ -1,0 +1,80 @@
+"""A peer connection as a transport: faults, the wait for room, and the end before it is up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import aiortc
+import pytest
+from pyee.asyncio import AsyncIOEventEmitter
+
+from antiphon.errors import PeerConnectionError, ProtocolError
+from antiphon.limits import Limits
+from antiphon.protocol.close_codes import CloseCode
+from antiphon.protocol.sdp import read_offer
+from antiphon.serve.transport import peer as module
+from antiphon.serve.transport.peer import Peer
+from antiphon.serve.transport.socket import READ_AHEAD_BYTES
+from tests.serve.peer_client import peer_client
+
+PATIENCE_S = 20.0
+
+
+@asynccontextmanager
+async def answering_peer() -> AsyncIterator[tuple[Peer, AsyncIOEventEmitter]]:
+    """A peer that has answered an offer, and a data channel that it has taken, without a network."""
+    made = list[aiortc.RTCPeerConnection]()
+
+    def make(configuration: aiortc.RTCConfiguration) -> aiortc.RTCPeerConnection:
+        made.append(aiortc.RTCPeerConnection(configuration))
+        return made[0]
+
+    rtc = SimpleNamespace(**{**vars(aiortc), "RTCPeerConnection": make})
+    peer = Peer(rtc, [], b"\x01", Limits(), time.monotonic)
+    async with peer_client() as client:
+        try:
+            await peer.answer(read_offer((await client.offer()).encode()))
+            channel = AsyncIOEventEmitter()
+            made[0].emit("datachannel", channel)
+            yield peer, channel
+        finally:
+            await peer.end()
+
+
+async def test_a_flood_ends_the_wait_for_room() -> None:
+    async with answering_peer() as (peer, channel), asyncio.timeout(PATIENCE_S):
+        waiting = asyncio.create_task(peer.wait_for(asyncio.Event()))
+        await asyncio.sleep(0)
+        for _ in range(1 + READ_AHEAD_BYTES // 65_536):
+            channel.emit("message", bytes(65_536))
+        await waiting
+        with pytest.raises(ProtocolError, match=f"more than {READ_AHEAD_BYTES} bytes are ahead"):
+            await peer.receive_any()
+
+
+async def test_a_connection_without_statistics_ends_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_connection: object) -> None:
+        raise ValueError("no transport")
+
+    monkeypatch.setattr(module, "WATCH_S", 0.01)
+    monkeypatch.setattr(aiortc.RTCPeerConnection, "getStats", fail)
+    async with answering_peer() as (peer, _), asyncio.timeout(PATIENCE_S):
+        await peer.connected()
+        with pytest.raises(PeerConnectionError, match="no statistics: ValueError: no transport"):
+            await peer.receive_any()
+
+
+async def test_an_end_before_the_connection_is_up_ends_the_wait_for_it() -> None:
+    peer = Peer(aiortc, [], b"\x01", Limits(), time.monotonic)
+    async with asyncio.timeout(PATIENCE_S):
+        waiting = asyncio.create_task(peer.connected())
+        await asyncio.sleep(0)
+        await peer.close(CloseCode.SERVICE_RESTART, "the server is shutting down")
+        await waiting
+        assert peer.close_code is CloseCode.SERVICE_RESTART
+        assert await peer.receive_any() is None
+        await peer.end()
