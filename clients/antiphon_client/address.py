@@ -25,7 +25,7 @@ class ServerAddress:
 
     @classmethod
     def parse(cls, text: str) -> ServerAddress:
-        """Read an address; a path ending in ``/api/chat`` is accepted, too.
+        """Read an address; a path that ends in ``/api/chat`` is accepted too.
 
         Raises:
             ConfigError: the scheme or the port is invalid, or there is no host.
@@ -80,7 +80,7 @@ class ServerAddress:
 
     @property
     def serve_command(self) -> str:
-        """The command that would start a server here."""
+        """The command that would start a server at this address."""
         host = "" if self.host in ("127.0.0.1", "localhost") else f" --host {self.host}"
         port = "" if self.port == DEFAULT_PORT else f" --port {self.port}"
         return f"antiphon serve{host}{port}"

@@ -39,10 +39,10 @@ def add_key_arguments(add: Any) -> None:
 
 
 def pop_key(values: dict[str, Any]) -> ApiKey:
-    """Remove the two arguments from the parsed ones.
+    """Remove the two arguments from the parsed arguments, and return the key.
 
     Raises:
-        ConfigError: both are given, or the file cannot be read, or it has no key.
+        ConfigError: both are given, the file cannot be read, or it has no key.
     """
     given, file = values.pop("api_key"), values.pop("api_key_file")
     if given is not None and file is not None:

@@ -13,15 +13,15 @@ from antiphon_client.replies import ReplyMeter
 class ChatReceiver:
     """State of one session's received messages: admission, replies, text and the server's own counts.
 
-    ``ready_s`` is when the server admitted the session: its ``ready`` event, or from a stock server its
-    handshake. ``error`` is the server's last error message. ``payloads`` is the received audio, in order, if
-    it is to be kept.
+    ``ready_s`` is the time at which the server admitted the session: the time of its ``ready`` event, or of a
+    stock server's handshake. ``error`` is the server's last error message. ``payloads`` is the received
+    audio, in order, if it is to be kept.
     """
 
     def __init__(
         self, audio_format: AudioFormat, *, is_extended: bool, delay_frames: int, keeps_audio: bool
     ) -> None:
-        """Start without messages; the server stamps replies and sends events, or is a stock one."""
+        """Start without messages; the server stamps replies and sends events, unless it is a stock server."""
         self.recorder = FrameRecorder(frame_samples=FRAME_SAMPLES, delay_frames=delay_frames)
         self.ready_s: float | None = None
         self.has_handshake = False
@@ -38,11 +38,11 @@ class ChatReceiver:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the last frame sent has its whole reply, or none was sent."""
+        """Whether the last sent frame has its complete reply, or no frame was sent."""
         return self.recorder.is_answered or not self.recorder.frames_sent
 
     def word_latencies_ms(self) -> tuple[float, ...]:
-        """Empty: a conversation has no word times."""
+        """An empty list, because a conversation has no word times."""
         return ()
 
     def hear(self, data: bytes, now_s: float) -> None:

@@ -28,7 +28,7 @@ MESSAGE_MS = {
 
 QUESTION = "question-name.ogg"
 ANSWER_S = 3.0
-"""Seconds of silence after the question: the default model's answer to it takes two seconds."""
+"""Seconds of silence after the question: the default model's answer takes two seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class EncodedClip:
 
     @property
     def message_s(self) -> float:
-        """Seconds of audio in one message, also the time from one to the next."""
+        """Seconds of audio in one message, and the time between two messages."""
         return self.message_samples / SAMPLE_RATE
 
     @property
@@ -93,7 +93,7 @@ def load_question() -> Samples:
 
 
 def fit_clip(pcm: Samples, seconds: float | None) -> Samples:
-    """``pcm`` repeated or cut to ``seconds`` (None: unchanged), its last frame padded with silence."""
+    """Repeat or cut ``pcm`` to ``seconds`` (None: unchanged), and pad its last frame with silence."""
     wanted = pcm.size if seconds is None else max(1, round(seconds * SAMPLE_RATE))
     repeated = np.tile(pcm, math.ceil(wanted / pcm.size))[:wanted]
     return np.pad(repeated, (0, -wanted % FRAME_SAMPLES)).astype(np.float32, copy=False)

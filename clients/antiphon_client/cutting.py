@@ -1,7 +1,7 @@
 """A probe's session that is cut repeatedly, and continues: the measurement of ``antiphon probe --cut``.
 
-It pauses its recording while it has no connection, and resumes at the frame that the server requests: nothing
-is lost.
+While it has no connection it pauses its recording. It resumes at the frame that the server requests, so no
+audio is lost.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ def load_sounddevice() -> Any:
     """The module ``sounddevice``.
 
     Raises:
-        MissingExtraError: it is not installed.
-        AudioError: the system library PortAudio is missing.
+        MissingExtraError: ``sounddevice`` is not installed. AudioError: the system library PortAudio is
+        missing.
     """
     try:
         import sounddevice

@@ -20,8 +20,8 @@ PACKET_SAMPLES = PACKET_MS * SAMPLE_RATE // 1000
 class MessageEncoder:
     """Encodes one stream, a message at a time; a server's decoder processes it in the same order.
 
-    Ogg pages have packets of 20 ms, as in the stock web client, where the codec ``ogg`` would make one longer
-    packet.
+    Ogg pages have packets of 20 ms, as in the stock web client; the server's codec ``ogg`` would make one
+    longer packet.
     """
 
     def __init__(self, audio_format: AudioFormat) -> None:

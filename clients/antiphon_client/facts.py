@@ -101,7 +101,8 @@ def _number(value: Any) -> int | None:
 async def ask_facts(
     address: ServerAddress, *, verifies_tls: bool = True, api_key: ApiKey = NO_KEY, model: str | None = None
 ) -> ServerFacts:
-    """Request the description of a server, or of one of its models; a server without one has no facts.
+    """Request the description of a server, or of one of its models. A server without a description has no
+    facts.
 
     Raises:
         SessionError: the address does not respond (the message has the command that starts a server), the
@@ -130,7 +131,9 @@ async def ask_facts(
 async def ask_models(
     address: ServerAddress, *, verifies_tls: bool = True, api_key: ApiKey = NO_KEY, model: str | None = None
 ) -> dict[str, str]:
-    """The kinds of a server's models by name, or only that of ``model``; empty if not reported."""
+    """The kinds of a server's models by name, or only the kind of ``model``; empty if the server does not
+    report them.
+    """
     timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
     params = {} if model is None else {"model": model}
     try:
@@ -148,7 +151,7 @@ async def ask_models(
 
 
 def cannot_connect(address: ServerAddress, error: Exception) -> SessionError:
-    """A SessionError with the failure, its cause and the command to run."""
+    """The error for a failed connection, with its cause and the command to run."""
     other = replace(address, is_secure=not address.is_secure).http
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return SessionError(

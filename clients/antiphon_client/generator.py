@@ -1,4 +1,4 @@
-"""The load generator: one process or several, ended by Ctrl-C, and its own CPU cost."""
+"""The load generator: it uses one process or several, stops at Ctrl-C, and measures its own CPU cost."""
 
 from __future__ import annotations
 

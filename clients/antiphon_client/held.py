@@ -1,7 +1,7 @@
 """The latest encoded microphone audio: messages not sent yet, and messages that may be sent again.
 
-Messages are numbered in order, ``per_frame`` for each frame of the call, so that a number is a time. The
-buffer drops messages older than its bound, sent or not.
+Messages are numbered in order, with ``per_frame`` messages for each frame of the call, so a number determines
+a time. The buffer drops messages older than its bound, sent or not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class HeldSpeech:
 
     @property
     def first_frame(self) -> int:
-        """The first frame all of whose messages are kept."""
+        """The first frame of which all messages are kept."""
         return -(-self._first // self._per_frame)
 
     def add(self, message: bytes) -> None:
@@ -47,5 +47,5 @@ class HeldSpeech:
         return message
 
     def go_on_from(self, frame: int) -> None:
-        """Continue sending from this frame, or from the oldest one kept."""
+        """Continue sending from this frame, or from the oldest kept frame."""
         self._next = min(self._made, max(self._first, frame * self._per_frame))

@@ -1,9 +1,9 @@
 """A small playback buffer with a start level and a bounded delay; an empty one plays silence. No I/O.
 
-Underrun policy: playback stops, silence is played, and it starts again once ``start`` is buffered, which
-grows by 20 ms with each underrun up to 240 ms. An underrun counts once audio follows: the end of a call is
-none. Overrun policy: when more than ``start`` plus 120 ms waits,
-the oldest is dropped down to ``start``, so the delay the network causes does not stay.
+Underrun policy: playback pauses, with silence, until ``start`` is buffered again; ``start`` grows by 20 ms
+with each underrun, up to 240 ms. An underrun counts only if audio follows, so the end of a call is not an
+underrun. Overrun policy: when more than ``start`` plus 120 ms waits, the oldest audio is dropped until
+``start`` is left, so that a delay in the network does not remain.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class ProbeLimits:
         """One sentence for each limit that the report exceeds, and one if the probe itself was late; empty if
         none.
 
-        A time that could not be measured, because there were no answers, exceeds its limit; a probe without
+        If a time could not be measured because there were no answers, it exceeds its limit. A probe without
         any answer fails even without limits.
         """
         latency, first = report.times.latency, report.first_audio_ms

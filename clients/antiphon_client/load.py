@@ -93,9 +93,9 @@ def spread(
     unpaced_grace_s: float | None = None,
     cut_every_s: float = 0.0,
 ) -> tuple[SessionPlan, ...]:
-    """Plans for ``sessions`` sessions at random phases; the first keeps its audio if requested.
+    """Make plans for ``sessions`` sessions at random phases; the first session keeps its audio if requested.
 
-    With ``unpaced_grace_s`` they send at full speed and then wait that long for the last replies.
+    With ``unpaced_grace_s`` sessions send at full speed, and then wait this long for the last replies.
     """
     chance = random.Random(seed)
     ramp_s = sessions * RAMP_S_PER_SESSION
@@ -119,7 +119,7 @@ def spread(
 
 
 class Stop:
-    """A request to end early that may be set by a signal handler, before or while a loop runs."""
+    """A request to end early, which a signal handler may set before or while a loop runs."""
 
     def __init__(self) -> None:
         """Start without a request to end."""

@@ -51,8 +51,8 @@ def playback_gaps_s(
 ) -> list[float]:
     """Lengths of the silences in the playback of a client that starts at ``start_buffer_s`` buffered.
 
-    The pieces of audio arrive at ``arrived_s``, ascending. When the buffer is empty the client starts again
-    by the same rule; the silence before the first start and after the last piece is no gap.
+    The pieces of audio arrive at ``arrived_s``, ascending. When the buffer is empty, the client starts again
+    by the same rule. The silence before the first start and after the last piece does not count as a gap.
     """
     start_samples = round(start_buffer_s * sample_rate)
     gaps: list[float] = []
@@ -76,7 +76,7 @@ def playback_gaps_s(
 def jitter_ms(replied_s: NDArray[np.float64], frame_s: float) -> NDArray[np.float64]:
     """Deviation from one frame of each interval between replies to consecutive frames, in ms.
 
-    ``replied_s`` is float64 ``[frames]`` with NaN for frames without a reply, which belong to no interval.
+    ``replied_s`` is float64 ``[frames]`` with NaN for frames without a reply, which are in no interval.
     """
     intervals_s: NDArray[np.float64] = np.diff(replied_s)
     known_s = intervals_s[~np.isnan(intervals_s)]
@@ -86,7 +86,7 @@ def jitter_ms(replied_s: NDArray[np.float64], frame_s: float) -> NDArray[np.floa
 def drift_ms(sent_s: NDArray[np.float64], latency_ms: NDArray[np.float64]) -> float | None:
     """Growth of the latency over the run: median of the last quarter of time less that of the first.
 
-    A growing backlog shows here before frames are lost. None with fewer than four replies in either.
+    A growing backlog shows here before frames are lost. None if either quarter has fewer than four replies.
     """
     known = ~np.isnan(latency_ms)
     sent_s, latency_ms = sent_s[known], latency_ms[known]

@@ -1,8 +1,8 @@
 """The schedule of a live session's messages: absolute times, without bursts.
 
-Message ``i`` is due at ``origin + i * period``. A delay of less than a period never moves the schedule, so
-small delays do not add up; a delay of whole periods shifts it by these, so two messages are never due at
-once. A schedule shifted by more than ``stale_s`` drops the oldest messages instead, as a live client does
+Message ``i`` is due at ``origin + i * period``. A delay of less than a period does not move the schedule, so
+small delays do not add up. A longer delay moves the schedule by whole periods, so two messages are never due
+at once. A schedule shifted by more than ``stale_s`` drops the oldest messages instead, as a live client does
 after a network pause.
 """
 
@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STALE_S = 0.4
-"""Seconds; older audio is dropped after a pause instead of sent."""
+"""Age in seconds above which audio is dropped after a pause instead of sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class DueMessage:
-    """One message to send now: its index, and its delay after its due time."""
+    """A message to send now: its index, and its delay since its due time."""
 
     message: int
     late_s: float
@@ -25,8 +25,8 @@ class DueMessage:
 class Pacer:
     """Decides, from the time only, which message of ``messages`` is sent next, and when.
 
-    ``origin_s`` is when message 0 is due and ``period_s`` the time between messages, both in seconds of the
-    caller's clock. The caller waits for ``wait_s(now)`` and then calls :meth:`take`.
+    ``origin_s`` is the time at which message 0 is due, ``period_s`` the time between messages, both in
+    seconds of the caller's clock. The caller waits for ``wait_s(now)`` and then calls :meth:`take`.
     """
 
     def __init__(self, *, origin_s: float, period_s: float, messages: int, stale_s: float = STALE_S) -> None:
@@ -52,7 +52,7 @@ class Pacer:
         return self._origin_s + (self._next + self._shift_periods) * self._period_s
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds until the next message is due; 0 when it already is."""
+        """Seconds until the next message is due; 0 if it is already due."""
         return max(0.0, self.due_s - now_s)
 
     def take(self, now_s: float) -> DueMessage | None:

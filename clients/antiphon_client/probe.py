@@ -53,7 +53,7 @@ class ProbeResult:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line; 0 if every limit was kept, 1 if one was exceeded, 130 after Ctrl-C.
+    """Run the command line; return 0 if no limit was exceeded, 1 if a limit was exceeded, 130 after Ctrl-C.
 
     Raises:
         ConfigError, AudioError, MissingExtraError, SessionError: see their messages.
@@ -98,8 +98,8 @@ def make_clip(options: ProbeOptions) -> EncodedClip:
     """The audio of every session, as messages of its protocol.
 
     Raises:
-        AudioError: the recording cannot be read.
-        ConfigError: a message length that the format does not have.
+        AudioError: the recording cannot be read. ConfigError: the format does not support this message
+        length.
     """
     speech = load_question() if options.audio is None else load_clip(options.audio)
     pcm = fit_clip(speech, options.seconds)
@@ -170,7 +170,7 @@ def probe_url(options: ProbeOptions) -> str:
 
 
 def chat_query(options: ProbeOptions) -> dict[str, str]:
-    """The query of the chat socket; for a stock server only the model, if one is named."""
+    """The query of the chat socket; for a stock server it has only the model, if one is named."""
     model = {"model": options.model} if options.model is not None else {}
     if options.is_stock:
         return {**model, **options.query}

@@ -27,11 +27,11 @@ class SessionOutcome(StrEnum):
 class Timeline:
     """The frames of one session, in order; all times in seconds of the client's clock.
 
-    ``sent_s`` is float64 ``[frames]``: when the message that completed frame i was due, even if it was sent
-    later: a delayed generator must not make the server look faster ("coordinated omission"). ``replied_s``,
-    ``step_ms`` and ``wait_ms`` are float64 ``[frames]``, NaN without a reply or stamp; a reply counts from
-    the arrival of its last piece. ``arrived_s`` and ``arrived_samples`` are ``[messages in]``.
-    ``send_late_ms`` is ``[messages out]``: the generator's own delay.
+    ``sent_s`` is float64 ``[frames]``: the time at which the message that completed frame i was due, even if
+    it was sent later. Otherwise a delayed generator would make the server look faster ("coordinated
+    omission"). ``replied_s``, ``step_ms`` and ``wait_ms`` are float64 ``[frames]``, NaN without a reply or
+    stamp; a reply counts from the arrival of its last piece. ``arrived_s`` and ``arrived_samples`` are
+    ``[messages in]``. ``send_late_ms`` is ``[messages out]``: the generator's own delay.
     """
 
     sent_s: Seconds
@@ -57,7 +57,7 @@ class SessionRecord:
 
     ``delay_frames`` input frames at its start have no reply by design. ``misplaced`` counts replies that
     arrived out of order, twice, or for a frame never sent. ``dropped_messages`` were too old to send after a
-    pause of the generator. ``server_late`` and ``server_dropped`` are the server's own last counts.
+    pause of the generator. ``server_late`` and ``server_dropped`` are the last counts that the server sent.
     ``word_latencies_ms`` is, for each transcribed word, the time from sending its start to its arrival.
     """
 
@@ -100,8 +100,8 @@ class FrameRecorder:
 
     Input frames are counted in samples sent, as the server counts them in samples received. Replies without a
     stamp are counted in samples too: output frame k answers input frame k + delay_frames. ``frames_answered``
-    are those whose whole reply has arrived. All data is in flat arrays, which cost the garbage collector
-    nothing, even with hundreds of sessions.
+    counts frames whose complete reply has arrived. All data is in flat arrays, which add no work for the
+    garbage collector, even with hundreds of sessions.
     """
 
     frame_samples: int
@@ -132,7 +132,7 @@ class FrameRecorder:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the last frame sent has its whole reply."""
+        """Whether the last sent frame has its complete reply."""
         return bool(self._sent_s) and self._replied_samples[-1] >= self.frame_samples
 
     def sent(self, samples: int, now_s: float, late_s: float) -> None:

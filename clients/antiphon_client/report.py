@@ -1,9 +1,10 @@
 """Statistics of a probe's records: per session, and for the whole run. No I/O.
 
-A frame's latency is the time from when its last sample was due to its whole reply; by the client's clock that
-includes the network and the generator's own delay, so it is an upper bound of the server's. *Late*: latency
-over one frame (80 ms). *Lost*: a frame without a reply at the end of its session, although its deadline had
-passed. *Gap*: an underrun of a client that starts playing at 80 ms buffered.
+A frame's latency is the time from when its last sample was due until its complete reply. It is measured by
+the client's clock and includes the network and the generator's own delay, so it is an upper bound of the
+server's latency. *Late*: latency over one frame (80 ms). *Lost*: a frame without a reply at the end of its
+session, although its deadline had passed. *Gap*: an underrun of a client that starts playing at 80 ms
+buffered.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from antiphon_client.record import Seconds, SessionOutcome, SessionRecord
 class Counts:
     """Counts of the frames of one session, or of all together.
 
-    ``planned`` are the replies of a perfect run, including rejected sessions; ``expected`` those for the
-    frames actually sent. ``late`` is by the client's clock; ``server_late`` and ``server_dropped`` are the
-    server's own counts, 0 if it reported none. ``gap_ms`` is the total length of the gaps.
+    ``planned`` is the number of replies in a perfect run, including rejected sessions; ``expected`` is the
+    number of replies to the frames that were sent. ``late`` is by the client's clock; ``server_late`` and
+    ``server_dropped`` are the server's own counts, 0 if it reported none. ``gap_ms`` is the total length of
+    the gaps.
     """
 
     planned: int = 0
@@ -53,9 +55,9 @@ class Counts:
 class Times:
     """Distributions over frames, in ms; None if there were no measurements.
 
-    ``latency`` is by the client's clock; ``server`` is the server's stamps (waiting plus step, without Opus
-    and the socket) and ``wait`` and ``step`` its parts; ``jitter`` is the deviation of the interval between
-    two replies from one frame.
+    ``latency`` is by the client's clock; ``server`` is the time in the server's stamps (waiting plus step,
+    without Opus and the socket), and ``wait`` and ``step`` are its parts; ``jitter`` is the deviation of the
+    interval between two replies from one frame.
     """
 
     latency: Distribution | None
@@ -67,7 +69,8 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class GeneratorReport:
-    """The load generator's own part of the result, which limits the accuracy of every number of the server.
+    """The report on the load generator itself, whose delays limit the accuracy of all numbers about the
+    server.
 
     ``cpu_s`` is its CPU time over all processes. ``loop_late_ms`` is the wake-up delay of its event loops,
     ``send_late_ms`` the delay of messages; ``dropped_messages`` were too old to send.
@@ -126,9 +129,9 @@ class ProbeReport:
     """Statistics of a whole probe.
 
     ``full_load_s`` is the time during which all answered sessions sent at once, ``drift_ms`` the growth of
-    the latency over the run, ``frames_per_s`` the number of frames answered a second. For ``cuts`` of
-    connections that were resumed, ``outage_ms`` is the time from the cut until the call continues;
-    ``cut_gap_ms`` is the longest time without audio around it, less a frame.
+    the latency over the run, ``frames_per_s`` the number of answered frames per second. ``cuts`` counts cuts
+    of connections whose call was resumed. For these, ``outage_ms`` is the time from the cut until the call
+    continues, and ``cut_gap_ms`` is the longest time without audio around the cut, minus a frame.
     """
 
     sessions: int
@@ -185,7 +188,7 @@ def report_session(record: SessionRecord) -> SessionReport:
 
 
 def report_probe(records: Sequence[SessionRecord], generator: GeneratorReport) -> ProbeReport:
-    """Statistics of all sessions' records; ``generator`` is completed with their sending times.
+    """Statistics of all sessions' records; their sending times are added to ``generator``.
 
     Raises:
         ValueError: there are no records.

@@ -27,7 +27,7 @@ def meter(db: float) -> str:
 
 
 class Screen:
-    """Writes words and meters to a stream; if it is no terminal, only the words."""
+    """Writes words and meters to a stream; if the stream is not a terminal, it writes only the words."""
 
     def __init__(self, stream: TextIO) -> None:
         """Start on a clean line of ``stream``."""

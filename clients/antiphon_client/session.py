@@ -47,9 +47,10 @@ class SessionPlan:
 
     The session connects ``connect_after_s`` into the run, waits up to ``ready_timeout_s`` for admission,
     sends its first message ``phase_s`` later, and after its last waits at most ``grace_s`` for replies.
-    ``is_extended``: the server stamps replies and sends events (false: a stock server). ``is_transcript``:
-    the server sends words instead of audio. ``is_unpaced``: audio is sent as fast as the server reads it.
-    With ``cut_every_s`` its connection is cut about once in that time, and it continues.
+    ``is_extended``: the server stamps replies and sends events, which a stock server does not.
+    ``is_transcript``: the server sends words instead of audio. ``is_unpaced``: audio is sent as fast as the
+    server reads it. With ``cut_every_s`` the connection is cut about once in this time, and the call is
+    resumed.
     """
 
     session: int
@@ -124,7 +125,9 @@ class ProbeSession:
         self._begin.set()
 
     def vanish(self) -> None:
-        """Cut the connection without a close frame, as a network failure does; no effect if there is none."""
+        """Cut the connection without a close frame, as a network failure does; no effect if there is no
+        connection.
+        """
         if self._socket is not None and not self._socket.closed:
             self.has_vanished = True
             # Both directions at once, so that no close frame can be sent.
@@ -296,7 +299,9 @@ async def until_either_ends(first: Coroutine[None, None, None], second: Coroutin
 async def describe_refusal(
     http: aiohttp.ClientSession, url: str, error: aiohttp.WSServerHandshakeError
 ) -> str:
-    """Text for an upgrade refused with an HTTP status; aiohttp hides the body, so it is requested again."""
+    """A text for an upgrade that was refused with an HTTP status. aiohttp hides the body, so the request is
+    repeated to read it.
+    """
     retry_after = error.headers.get("Retry-After") if error.headers else None
     words = f"refused with HTTP {error.status}" + (f", retry after {retry_after} s" if retry_after else "")
     if error.status not in (400, 401, 403, 404, 421):  # others may be answered otherwise a moment later

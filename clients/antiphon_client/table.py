@@ -10,7 +10,7 @@ from antiphon_client.record import SessionOutcome
 from antiphon_client.report import ProbeReport, SessionReport
 
 SHOWN_SESSIONS = 16
-"""Above this number of sessions only the worst are listed; the others are counted."""
+"""Number of sessions above which only the worst are listed; the others are counted."""
 
 
 def render_report(report: ProbeReport) -> str:

@@ -31,7 +31,7 @@ from antiphon_client.thread import CallThread
 
 METER_INTERVAL_S = 0.1
 STALE_BLOCKS = round(STALE_S * 1000 / PACKET_MS)
-"""Microphone blocks kept for the network; older ones are dropped."""
+"""Number of microphone blocks that wait for the network; older blocks are dropped."""
 
 BLOCKS_A_FRAME = FRAME_SAMPLES * 1000 // (SAMPLE_RATE * PACKET_MS)
 RETRY_S = 0.3

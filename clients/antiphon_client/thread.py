@@ -12,11 +12,11 @@ ACK_S: Final = 1.0
 """Seconds between acknowledgements; the server keeps all messages that are not acknowledged."""
 
 FULL: Final = 1013
-"""Reason of a front end without a free place: the call can be resumed a moment later."""
+"""Reason from a front end that has no free place; the call can be resumed a moment later."""
 
 
 class CallThread:
-    """Numbers and token of one call; ``reason`` is why it can no longer be resumed.
+    """Numbers and token of one call; ``reason`` is the reason why it can no longer be resumed.
 
     ``worker`` is the name of the worker that holds the call, if it has one. ``is_moved`` is true from a move
     to another worker until the claim there; ``moves`` counts the moves.
@@ -42,7 +42,7 @@ class CallThread:
         return self._token is not None and not self.reason
 
     def heed(self, data: bytes) -> bytes | None:
-        """A received message without its number; None for a duplicate.
+        """Remove the number from a received message; None if the message is a duplicate.
 
         Raises:
             ProtocolError: a number is missing, or the message is unknown.
@@ -87,7 +87,9 @@ class CallThread:
             self.reason = event.type
 
     def ack(self, now_s: float) -> bytes | None:
-        """The acknowledgement to send now, or None; at once on a connection that resumed the call."""
+        """The acknowledgement to send now, or None; on a connection that resumed the call it is due at
+        once.
+        """
         if self._token is None or (self._acked_s is not None and now_s < self._acked_s + ACK_S):
             return None
         self._acked_s = now_s
@@ -107,6 +109,6 @@ class CallThread:
         return resume.encode_claim(resume.Claim(self._token, self._seq, self._frame, input_frame))
 
     def resuming_url(self, url: str) -> str:
-        """The URL that resumes the call; ``url`` is that of its first connection."""
+        """The URL that resumes the call; ``url`` is the URL of its first connection."""
         worker = f"&worker={quote(self.worker)}" if self.worker else ""
         return url.replace("resume=1", "resume=again") + worker

@@ -1,8 +1,8 @@
 """Receives the messages of one ``/api/asr-streaming`` session. No I/O: bytes and times in.
 
 A ``Step`` answers one frame of the audio sent. Servers count steps from 1 for each session (this server) or
-for all sessions together (Kyutai's), so the first one sets the start of the count. A model without pause
-heads sends none: then every frame counts as answered when the last marker has returned.
+for all sessions together (Kyutai's), so the first step determines the start of the count. A model without
+pause heads sends no steps; every frame then counts as answered when the last marker has returned.
 """
 
 from __future__ import annotations

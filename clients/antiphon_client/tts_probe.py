@@ -1,6 +1,8 @@
-"""``antiphon probe --protocol tts``: speech synthesis in many sessions at once, its delay and its speed.
+"""``antiphon probe --protocol tts``: measures the delay and the speed of speech synthesis in many concurrent
+sessions.
 
-The text is sent whole, then its end, as Kyutai's client does. Audio is received as ``PcmMessagePack``.
+Each session sends its whole text and then the end of the text, like Kyutai's client. Audio is received as
+``PcmMessagePack``.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ class TtsRecord:
 
 @dataclass(frozen=True, slots=True)
 class TtsReport:
-    """All sessions together; times in ms, factors in seconds of speech a second."""
+    """All sessions together; times are in ms, factors in seconds of speech per second."""
 
     sessions: int
     rejected: int
@@ -114,7 +116,7 @@ class TtsReport:
 
 
 def run_tts_probe(options: ProbeOptions) -> int:
-    """Probe, print and write; 0 if every limit was kept, 1 if one was exceeded."""
+    """Probe, print and write; return 0 if no limit was exceeded, 1 if a limit was exceeded."""
     speeches = asyncio.run(speak_all(options))
     report = TtsReport.of(speeches)
     text = sys.stderr if options.json == "-" else sys.stdout

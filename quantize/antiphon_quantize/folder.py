@@ -1,7 +1,6 @@
 """A folder that appears only when it is complete; written in one run or over several.
 
-A journal records each finished part in a line. A killed run therefore leaves no partial part, and the same
-command resumes it.
+A journal has a line for each finished part, so the same command can resume a run that was killed.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ def check_target(out: Path, *, source: Path, force: bool) -> None:
     """Check that a folder may be written.
 
     Raises:
-        ConfigError: it exists and ``force`` is not given, it is no checkpoint of this project, or it contains
-            the model itself.
+        ConfigError: the folder exists and ``force`` is not given, is not a checkpoint of this project, or
+            contains the model itself.
     """
     if not out.exists():
         return
@@ -96,13 +95,14 @@ def part_of(out: Path) -> Path:
 
 @contextmanager
 def resuming(out: Path, key: Mapping[str, str], *, room_bytes: int) -> Iterator[Journal]:
-    """The journal of ``OUT.part``, new or of a stopped run; ``OUT`` appears when the block succeeds.
+    """The journal of ``OUT.part``, which is new or from a stopped run. ``OUT`` appears when the block
+    succeeds.
 
     ``key`` contains all inputs of the content. If the block fails, the folder remains for a resumed run,
     unless it is empty.
 
     Raises:
-        ConfigError: the folder is being written by another run, or was by one with another key; or the disk
+        ConfigError: another run is writing the folder, or has written it with another key; or the disk
             has no room for ``room_bytes``, or is not writable.
     """
     part = part_of(out)

@@ -60,7 +60,7 @@ def judge(
 
 
 def limits_of(checkpoint: Checkpoint, backend: str) -> tuple[Limit, ...]:
-    """The limits of a checkpoint's recipe, if it is one of this project, and the common ones."""
+    """The limits of a checkpoint's recipe, if the recipe is part of this project, and the common limits."""
     quantization = checkpoint.quantization_for(backend)
     name = "" if quantization is None else str(quantization.options.get("recipe", ""))
     own = load_recipe(backend, name).gate if name in recipe_names(backend) else ()
@@ -70,8 +70,8 @@ def limits_of(checkpoint: Checkpoint, backend: str) -> tuple[Limit, ...]:
 def make_approver(
     baseline: Checkpoint, target: str, recipe: Recipe, *, questions: Path | None, accepts: bool
 ) -> Approve:
-    """The check of a checkpoint that was made from ``baseline``, with a report; with ``accepts`` any verdict
-    passes.
+    """A function that checks a checkpoint made from ``baseline`` and prints a report; with ``accepts`` any
+    verdict passes.
 
     It raises DegradedError for a checkpoint that exceeds a limit. A measure without a value is reported as
     "not measured" and exceeds no limit.
@@ -99,7 +99,7 @@ def make_approver(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command line; returns 1 if a limit is missed.
+    """Run the command line; return 1 if a limit is exceeded.
 
     Raises:
         AntiphonError: the two cannot be compared, or cannot be run.

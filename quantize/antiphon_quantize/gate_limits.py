@@ -1,4 +1,4 @@
-"""Limits: the largest change of a measure, and its reason; and the verdict as a table and as JSON."""
+"""Limits on changes of a measure, each with its reason, and the verdict as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def read_limits_file(path: Path) -> tuple[Limit, ...]:
     """The ``[[gate]]`` tables of a TOML file that contains nothing else.
 
     Raises:
-        ConfigError: it cannot be read.
-        CheckpointFormatError: an unknown or missing key, or as :func:`check_limits`.
+        ConfigError: the file cannot be read. CheckpointFormatError: an unknown or missing key, or as
+        :func:`check_limits`.
     """
     limits = read_record(_LimitsFile, read_toml(path, "limits"), str(path)).gate
     check_limits(limits, str(path))
@@ -120,7 +120,7 @@ def parse_limit(text: str) -> Limit:
     """A limit as text: "text kl<=0.01", "* agreement>=0.9".
 
     Raises:
-        ConfigError: the text is no limit.
+        ConfigError: the text is not a limit.
     """
     match = _ASKED.match(text.strip())
     try:
@@ -166,7 +166,7 @@ class Verdict:
 
 
 SLOWER = 1.05
-"""A ratio of steps beyond the difference of two equal models between runs."""
+"""Ratio of step times beyond the difference that two equal models show between runs."""
 
 
 def slower(verdict: Verdict) -> str | None:

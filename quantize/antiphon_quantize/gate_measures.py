@@ -1,6 +1,7 @@
 """The gate's measures: of logits (likelihood, divergence, first choices, critical tokens) and of files.
 
-Two checkpoints' files are compared without running them: arguments, delays, tokenizer, weights by tensor.
+The files of two checkpoints are compared without running the models: arguments, delays, tokenizer, and
+weights by tensor.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ class Measure:
 
 
 def not_measured(name: str, why: str) -> Measure:
-    """A measure that was not taken."""
+    """A measure that was not measured, with the reason."""
     return Measure(name, None, detail=why)
 
 
 def measure_logits(a: Logits, b: Logits, said: Codes, spec: LMSpec) -> Iterator[Measure]:
-    """Compare the logits of the candidate ``b`` with the baseline ``a``, both with the forced output
+    """Compare the logits of the candidate ``b`` with the baseline ``a``, both computed with the forced output
     ``said``.
 
     ``said`` is int64 ``[n, F, 1 + dep_q]``, -1 for no token. The measures are the worst stream's share of
@@ -100,8 +101,8 @@ def _row(a: FloatArray, b: FloatArray, said: Codes) -> tuple[float, float, float
 def measure_tokens(a: FloatArray, b: FloatArray, tokens: Mapping[str, int]) -> Iterator[Measure]:
     """Changes of single tokens in frames with an open choice, the mean and the largest.
 
-    The mean is of log-odds: a shifted logit changes them equally in every frame, while rounding changes them
-    in both directions, with a small mean. The largest is of the log-probability.
+    The mean is the mean change of log-odds. A shifted logit changes them equally in every frame; rounding
+    changes them in both directions, so the mean is small. The largest change is that of a log-probability.
     """
     for what, token in tokens.items():
         one, other = (
@@ -128,7 +129,7 @@ def measure_tokens(a: FloatArray, b: FloatArray, tokens: Mapping[str, int]) -> I
 
 
 def log_odds(log_probability: Floats) -> Floats:
-    """``log(p / (1 - p))``; a certainty counts as 1 - 10^-12."""
+    """``log(p / (1 - p))``; a probability of 1 counts as 1 - 10^-12."""
     odds: Floats = log_probability - np.log1p(-np.exp(np.minimum(log_probability, -1e-12)))
     return odds
 
@@ -146,7 +147,7 @@ def log_softmax(logits: FloatArray) -> NDArray[np.float64]:
 
 
 NAMED = 3
-"""The number of worst tensors in the detail."""
+"""The number of worst tensors that the detail lists."""
 
 
 def measure_arguments(a: Checkpoint, b: Checkpoint) -> Iterator[Measure]:
@@ -173,7 +174,7 @@ def _counted(name: str, changes: list[str]) -> Measure:
 
 
 def same_codec(a: Checkpoint, b: Checkpoint, backend: str) -> bool:
-    """Whether the codecs of two checkpoints are byte for byte equal, as far as a backend reads them."""
+    """Whether the parts of two checkpoints' codecs that a backend reads are equal byte for byte."""
     roles = ["mimi"]
     if backend == "onnx":
         roles = [form.file for name, form in a.graphs.items() if name in ("encode", "decode")]
@@ -183,8 +184,8 @@ def same_codec(a: Checkpoint, b: Checkpoint, backend: str) -> bool:
 
 
 def measure_weights(a: Path, b: Path) -> Iterator[Measure]:
-    """The largest relative change (of norms) between tensors of the same names in two published language
-    models, with its name.
+    """The largest relative change (a ratio of norms) between tensors of the same name in two published
+    language models, and this name.
 
     INT8 weights are compared with their scales applied. The detail has the worst tensors and their gain, the
     factor of the change: 1.1 if scales are a tenth too large. One tensor is in memory at a time.

@@ -18,7 +18,9 @@ from antiphon_quantize.gate_subject import Codes, Logits, StepCollector, known
 
 
 class MlxTeacherForcing:
-    """Chooses given tokens int32 ``[n, 1 + dep_q]``, and keeps the replaced choices' logits."""
+    """Chooses given tokens int32 ``[n, 1 + dep_q]``, and stores the logits of the choices that they
+    replace.
+    """
 
     def __init__(self, tokens: Codes) -> None:
         """Set the next tokens, text first."""
@@ -93,5 +95,5 @@ class MlxEvalModel:
 
 
 def at(frame: int, rows: IntArray) -> Frames:
-    """The age of every row, ``frame`` frames."""
+    """The age ``frame`` for every row."""
     return np.full(len(rows), frame, np.int64)

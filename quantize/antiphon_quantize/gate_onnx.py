@@ -29,7 +29,7 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon_quantize.gate_subject import Codes, Logits, StepCollector, known
 
 SURE: Final = np.float32(1e30)
-"""Noise that makes a token win against all others."""
+"""Noise with which a token is always chosen."""
 
 
 class OnnxEvalModel:
@@ -98,7 +98,7 @@ class OnnxEvalModel:
 
 
 def first(count: int) -> IntArray:
-    """The first rows of a backend."""
+    """Select the first rows of a backend."""
     return np.arange(count, dtype=np.int32)
 
 

@@ -70,7 +70,7 @@ class Ticker:
 
 
 def tick_times_ms(tickers: Sequence[Ticker], turns: int) -> list[float]:
-    """The median step of each, measured alternately after a few uncounted ones."""
+    """The median time of a step of each ticker, measured alternately after a few uncounted steps."""
     times: list[list[float]] = [[] for _ in tickers]
     for turn in range(WARM_UP_TICKS + turns):
         for ticker, own in zip(tickers, times, strict=True):
@@ -81,7 +81,7 @@ def tick_times_ms(tickers: Sequence[Ticker], turns: int) -> list[float]:
 
 
 def measure_size(name: str, a: float, b: float, detail: str) -> Measure:
-    """A ratio of the candidate to the baseline; smaller is better."""
+    """Measure a size: the ratio of the candidate's to the baseline's; smaller is better."""
     return Measure(name, b / a if a else math.inf, a, b, detail)
 
 
@@ -109,9 +109,9 @@ def open_eval_model(
     """Load a checkpoint into a backend for evaluation.
 
     Raises:
-        UnsupportedError: a pipeline or a backend without readable logits.
-        MissingExtraError: the package that opens graphs is not installed.
-        BackendError, CheckpointError, ConfigError: as :func:`antiphon.backends.registry.make_backend`.
+        UnsupportedError: the pipeline or the backend has no readable logits. MissingExtraError: the package
+        that opens graphs is not installed. BackendError, CheckpointError, ConfigError: as
+        :func:`antiphon.backends.registry.make_backend`.
     """
     if (reason := why_not(checkpoint.spec, backend)) is not None:
         raise UnsupportedError(reason)
@@ -139,8 +139,9 @@ Note = Callable[[str], None]
 """A callback for progress notes."""
 
 TOGETHER_BYTES: Final = 4_000_000_000
-"""Bytes on disk up to which two models are loaded at once and timed alternately; larger ones are loaded in
-turn."""
+"""Bytes on disk up to which two models are loaded at once and timed alternately; larger models are loaded one
+after the other.
+"""
 FLOAT32_BYTES: Final = 6_000_000_000
 """Bytes on disk above which a language model is judged in bfloat16, unless options override it."""
 
@@ -170,7 +171,7 @@ class Side:
 class Material:
     """The held-out set: recordings, at most ``frames`` of each; ``questions``; and ``turns`` of timing.
 
-    ``rows`` questions are asked at once, or as many as there are recordings, if those are more.
+    ``rows`` questions are asked at once, or as many as there are recordings if there are more recordings.
     """
 
     recordings: Sequence[Path] = ()
@@ -195,7 +196,7 @@ class Observed:
 
 
 def in_one_dtype(*sides: Side) -> tuple[Side, ...]:
-    """Both sides in bfloat16 on torch if either needs it, for its size or by its options.
+    """Return both sides in bfloat16 on torch if either side needs it, because of its size or its options.
 
     Otherwise a difference in dtype would count as the recipe's rounding.
     """
@@ -221,7 +222,7 @@ class Observer:
         """Read the recordings and questions.
 
         Raises:
-            AntiphonError: the two cannot be compared, or recordings or questions cannot be read.
+            AntiphonError: the two models cannot be compared, or recordings or questions cannot be read.
         """
         spec = baseline.checkpoint.spec
         for side in (baseline, candidate):

@@ -30,13 +30,13 @@ Samples = NDArray[Any]
 Floats = NDArray[np.float64]
 
 STOI_RATE = 10_000
-"""The rate that the measure is defined for."""
+"""The sample rate that the measure is defined for."""
 _FRAME, _HOP, _FFT = 256, 128, 512
 _BANDS, _LOWEST_HZ = 15, 150.0
 _SEGMENT_FRAMES = 30
 """Frames correlated together: 384 ms."""
 _RANGE_DB = 40.0
-"""Level below the loudest frame at which frames are silent, and do not count."""
+"""Level below that of the loudest frame at which a frame counts as silent and is left out."""
 _CLIP_DB = 15.0
 """Largest excess of a band over the clean recording."""
 _MEL_FFT, _MEL_HOP, _MEL_BANDS, _MEL_RANGE_DB = 1024, 256, 80, 80.0
@@ -47,7 +47,7 @@ def si_sdr(clean: Samples, other: Samples) -> float:
     """Scale-invariant signal-to-distortion ratio in dB of ``other [N]`` to ``clean [N]``; inf if they agree.
 
     Raises:
-        ValueError: they differ in length, or ``clean`` is silent.
+        ValueError: the lengths differ, or ``clean`` is silent.
     """
     clean, other = _paired(clean, other)
     energy = float(clean @ clean)
@@ -65,7 +65,7 @@ def stoi(clean: Samples, other: Samples, rate: int) -> float:
     The result is from about 0 to 1; both recordings are aligned, at ``rate`` in Hz.
 
     Raises:
-        ValueError: they differ in length, or have less than 0.4 s that is not silence.
+        ValueError: the lengths differ, or less than 0.4 s is not silence.
     """
     pair = [resample(part, rate, STOI_RATE) for part in _paired(clean, other)]
     bands = [_bands(part) for part in _without_silence(*pair)]
@@ -85,7 +85,7 @@ def mel_distance_db(clean: Samples, other: Samples, rate: int) -> float:
     every 256. Levels more than 80 dB below the loudest of ``clean`` count as silence.
 
     Raises:
-        ValueError: they differ in length, are shorter than 1024 samples, or ``clean`` is silent.
+        ValueError: the lengths differ, the recordings are shorter than 1024 samples, or ``clean`` is silent.
     """
     pair = _paired(clean, other)
     if len(pair[0]) < _MEL_FFT:
@@ -188,15 +188,18 @@ def _bands(x: Floats) -> Floats:
 
 PESQ_RATE: Final = 16_000
 LEAST_STOI: Final = 0.5
-"""STOI below which a baseline is unintelligible (a codec with random weights), so that a loss does not
-count."""
+"""STOI below which a baseline is unintelligible (a codec with random weights), in which case a loss does not
+count.
+"""
 MOST_SI_SDR_DB: Final = 150.0
-"""SI-SDR of recordings without distortion: float32's resolution, 24 bits."""
+"""SI-SDR that recordings without distortion get: the resolution of float32, 24 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sound:
-    """Recordings, each followed by silence: ``pcm [n, T * frame_samples]``, ``frames [n]`` of them speech."""
+    """Recordings, each followed by silence: ``pcm [n, T * frame_samples]``, of which the first ``frames [n]``
+    are speech.
+    """
 
     pcm: FloatArray
     frames: NDArray[np.int64]
@@ -204,7 +207,9 @@ class Sound:
     rate: int
 
     def joined(self, pcm: FloatArray) -> FloatArray:
-        """The part of ``pcm``, shaped as the recordings, during the recordings, concatenated: ``[N]``."""
+        """The parts of ``pcm``, which has the shape of the recordings, during the recordings; concatenated to
+        ``[N]``.
+        """
         lengths = self.frames * self.frame_samples
         return np.concatenate([row[:length] for row, length in zip(pcm, lengths, strict=True)])
 
@@ -219,7 +224,7 @@ def load_sound(paths: Sequence[Path], mimi: MimiSpec, frames: int) -> Sound:
     """Read recordings, at most ``frames`` of each, each followed by silence up to that length.
 
     Raises:
-        AudioError: one cannot be read, or is shorter than a frame.
+        AudioError: a recording cannot be read, or is shorter than a frame.
     """
     samples, pcm = mimi.frame_samples, np.zeros((len(paths), frames * mimi.frame_samples), np.float32)
     lengths = []
@@ -236,7 +241,8 @@ def load_sound(paths: Sequence[Path], mimi: MimiSpec, frames: int) -> Sound:
 class CodecOutput:
     """A codec's output for the sound: its own ``codes [n, T, K]``, and PCM from them and from given codes.
 
-    ``spoken`` is from its own codes, ``repeated`` from the baseline's; None for a model without audio output.
+    ``spoken`` is decoded from its own codes, ``repeated`` from the baseline's codes; both are None for a
+    model without audio output.
     """
 
     codes: Codes
@@ -245,7 +251,9 @@ class CodecOutput:
 
 
 def measure_codec(sound: Sound, a: CodecOutput, b: CodecOutput) -> Iterator[Measure]:
-    """The share of equal codes; the decoder only, on the same codes; both, compared with the sound."""
+    """Measure the share of equal codes, the decoders on the same codes, and encoder and decoder
+    together compared with the sound.
+    """
     inside = np.arange(a.codes.shape[1]) < sound.frames[:, None]
     equal = (a.codes == b.codes)[inside]
     yield Measure("codec semantic codes", float(equal[:, 0].mean()), detail="equal to the baseline's")

@@ -2,8 +2,8 @@
 
 A folder of spoken questions has ``*.npz`` shards. Each has ``codes`` int16 ``[K, frames]``, the codes of all
 questions in order; ``ends``, the end of each; ``sizes``, the number of questions in each scene; ``strips``
-``[scenes, K, frames]``, the codes of each scene's noise only; and ``told``, JSON: ``[start, end, question,
-answer]`` of each.
+``[scenes, K, frames]``, the codes of the noise of each scene; and ``told``, JSON: ``[start, end, question,
+answer]`` for each question.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class Logits:
 
 
 def known(part: T | None) -> T:
-    """A part that a model under evaluation must have; other models may lack it."""
+    """A required part of a model under evaluation, which may be None in other models. Raises if it is
+    None.
+    """
     assert part is not None
     return part
 
@@ -89,7 +91,7 @@ class StepCollector:
         self._steps: list[tuple[FloatArray, FloatArray, FloatArray]] = []
 
     def forced(self, said: Codes, step: int) -> Codes:
-        """The forced tokens ``[n, 1 + dep_q]`` of a step, by this model's own delays."""
+        """The forced tokens ``[n, 1 + dep_q]`` of a step, delayed by this model's delays."""
         rows, frames, streams = said.shape
         tokens = np.zeros((rows, streams), np.int64)
         for stream in range(streams):
@@ -103,7 +105,7 @@ class StepCollector:
         self._steps.append((text, voice, pauses))
 
     def thoughts(self) -> Logits:
-        """The logits by frame; the last frames, incomplete in some stream, are dropped."""
+        """The logits by frame; the last frames, which are incomplete in some stream, are dropped."""
         text, voice, pauses = (np.stack(parts, axis=1) for parts in zip(*self._steps, strict=True))
         frames = text.shape[1] - self._spec.max_delay
         begins = self._spec.delays[: 1 + self._spec.dep_q]
@@ -116,7 +118,7 @@ class StepCollector:
 
 
 def why_not(spec: ModelSpec, backend: str) -> str | None:
-    """The reason why a model on a backend cannot be judged, or None if it can."""
+    """The reason why a model on a backend cannot be judged, or None if it can be."""
     if spec.kind not in KINDS:
         return f"the gate judges {', '.join(KINDS)} models, {spec.name} is {spec.kind}"
     if spec.kind is PipelineKind.TTS and (backend != "torch" or spec.lm is None):
@@ -127,7 +129,7 @@ def why_not(spec: ModelSpec, backend: str) -> str | None:
 
 
 def check_comparable(a: ModelSpec, b: ModelSpec) -> None:
-    """Raise ConfigError if the logits of the two cannot be compared."""
+    """Raise ConfigError if the logits of the two models cannot be compared."""
     if a.kind is not b.kind:
         raise ConfigError(f"{a.name} is {a.kind}, {b.name} is {b.kind}: they cannot be compared")
     for what in ("n_q", "dep_q", "card", "text_card"):
@@ -143,14 +145,14 @@ def check_comparable(a: ModelSpec, b: ModelSpec) -> None:
 
 BEFORE_FRAMES: Final = 20
 AFTER_FRAMES: Final = 60
-"""Minimum frames of the scene's noise before a question, and after it."""
+"""Minimum number of frames of the scene's noise before and after a question."""
 
 GREEDY: Final = SamplingParameters(text_temperature=0.0, audio_temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SpokenQuestion:
-    """A question in its noise: codes ``[frames, K]`` and ``[frames, K]``, and the tokens of its answer."""
+    """A question and its noise, codes ``[frames, K]`` each, and the tokens of its answer."""
 
     codes: Codes
     strip: Codes
@@ -169,7 +171,7 @@ class Questions:
         return len(self._questions)
 
     def part(self, index: int, parts: int) -> Questions:
-        """One of ``parts`` parts of the questions, to be asked separately."""
+        """One of ``parts`` parts of the questions, which can be asked separately."""
         return Questions(self._questions[index::parts], self._lm)
 
     def mark(self, judged: EvalModel) -> float:

@@ -1,6 +1,6 @@
 """The torch backend under evaluation: its own modules and state, with every choice of a token recorded.
 
-The text that a tts model samples is only its request for the next word; its text input is the script's
+The text that a tts model samples is only its request for the next word; its text input comes from the script
 (:mod:`antiphon.models.script`). ``said`` therefore contains the requests, and the script is replayed with
 them to compute the logits: both models get the same words at the same steps.
 """
@@ -30,7 +30,9 @@ from antiphon_quantize.gate_subject import Codes, Logits, StepCollector, known
 
 
 class TorchTeacherForcing:
-    """Chooses given tokens int64 ``[n, 1 + dep_q]``, and keeps the replaced choices' logits."""
+    """Chooses given tokens int64 ``[n, 1 + dep_q]``, and stores the logits of the choices that they
+    replace.
+    """
 
     def __init__(self, tokens: Tensor) -> None:
         """Set the next tokens, text first."""
@@ -123,7 +125,7 @@ TEXTS: Final = (
     "It was not the wind that had woken him, but a low voice from the other side of the wall.",
     "Water boils at one hundred degrees. On a high mountain it needs less, and tea takes longer.",
 )
-"""Texts to speak, one a row; repeated if shorter than the frames."""
+"""Texts to speak, one for each row; a text is repeated if it is shorter than the recording."""
 
 
 class TtsEvalModel(TorchEvalModel):
@@ -133,7 +135,7 @@ class TtsEvalModel(TorchEvalModel):
         """Take ownership of a new backend of ``checkpoint``.
 
         Raises:
-            UnsupportedError: a model without a tokenizer, which cannot be given a text.
+            UnsupportedError: the model has no tokenizer, so it cannot get a text.
         """
         super().__init__(backend)
         tokenizer = checkpoint.text_tokenizer()
@@ -198,6 +200,6 @@ class TtsEvalModel(TorchEvalModel):
 
 
 def advance(scripts: Sequence[Script], asked: Tensor) -> None:
-    """Advance every script by a step, with its model's request."""
+    """Advance every script by a step, with the request of its model."""
     for script, token in zip(scripts, asked.tolist(), strict=True):
         script.advance(token)

@@ -41,8 +41,8 @@ def language_model_from(
     The file itself has the role "gguf", so that the new manifest can name it.
 
     Raises:
-        MissingExtraError: the package that reads it is not installed.
-        CheckpointFormatError: it is no GGUF file, or its tensors are not a language model's.
+        MissingExtraError: the package that reads it is not installed. CheckpointFormatError: the file is not
+        a GGUF file, or its tensors are not those of a language model.
     """
     part = out.with_name(f"{out.name}.gguf.part")
     part.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""``antiphon quantize``: a checkpoint with fewer bits, or as graphs, described by its manifest."""
+"""``antiphon quantize``: makes a checkpoint with fewer bits, or as graphs, with its manifest."""
 
 from __future__ import annotations
 
@@ -168,8 +168,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def show_progress(stream: TextIO, clock: Callable[[], float]) -> Progress:
-    """Shows the tensor that is being written, and the estimated time: on one line of a terminal, otherwise on
-    nine lines."""
+    """Shows the tensor that is being written, and the estimated time: on one line of a terminal, or on nine
+    lines of another output.
+    """
     is_terminal = stream.isatty()
     began: dict[int, tuple[float, int]] = {}
 

@@ -53,9 +53,9 @@ class Groups:
 class MlxPlan:
     """The plan for a language model's tensors, by mlx's names.
 
-    ``sources`` are their places, ``rounded`` the tensors to round, with their rounding. ``after`` is the
-    complete new file. ``odd`` counts the matrices that the recipe names but whose rows no group divides: they
-    are not rounded.
+    ``sources`` has the place of each tensor in the file, ``rounded`` the tensors to round and their rounding.
+    ``after`` describes the complete new file. ``odd`` counts matrices that the recipe names but that are not
+    rounded, because no group size divides their rows.
     """
 
     before: Mapping[str, TensorInfo]
@@ -76,8 +76,8 @@ def quantize(
     """Write ``checkpoint``, rounded by the recipe, into the new folder ``out``. Returns a summary as text.
 
     Raises:
-        UnsupportedError: no language model, one that is rounded already, one with a LoRA, or bits or
-            groups that mlx does not have.
+        UnsupportedError: there is no language model, or it is already rounded or has a LoRA, or mlx does
+            not support the bits or groups.
         ConfigError: ``out`` is not writable.
     """
     lm = check_source(checkpoint)
@@ -104,8 +104,8 @@ def make_plan(path: Path, lm: LMSpec, recipe: Recipe) -> MlxPlan:
     """Plan the recipe for a language model in either layout, from the file's header only.
 
     Raises:
-        UnsupportedError: see :func:`quantize`, or the recipe chooses nothing in it.
-        CheckpointFormatError: it is no safetensors file.
+        UnsupportedError: see :func:`quantize`, or the recipe chooses nothing in it. CheckpointFormatError:
+        the file is not a safetensors file.
     """
     before = read_header(path)
     packed = sum(info.dtype in ("I8", "U32") for info in before.values())

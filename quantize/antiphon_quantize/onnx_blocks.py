@@ -30,7 +30,7 @@ SMALLEST_BLOCK = 16
 """Smallest block of the operator."""
 
 SEARCH_FACTORS = np.linspace(0.75, 1.05, 9, dtype=np.float32)
-"""Scales tried for a block, relative to the smallest one that holds its largest weight."""
+"""Scales that are tried for a block, relative to the smallest scale that holds its largest weight."""
 
 _ROWS_AT_ONCE = 128
 
@@ -39,9 +39,9 @@ _ROWS_AT_ONCE = 128
 class Blocks:
     """A rounded matrix ``[out, in]``.
 
-    ``integers`` uint8 ``[out, in / block, block * bits / 8]``, of 4 bits the even element in the lower half;
-    ``scales`` float32 ``[out, in / block]``. If ``block`` does not divide ``in``, the last block is padded
-    with zeros. ``error`` is the relative error of the values (a ratio of norms).
+    ``integers`` uint8 ``[out, in / block, block * bits / 8]``, with 4 bits the even element is in the lower
+    half of a byte; ``scales`` float32 ``[out, in / block]``. If ``block`` does not divide ``in``, the last
+    block is padded with zeros. ``error`` is the relative error of the values (a ratio of norms).
     """
 
     integers: ByteArray
@@ -52,7 +52,7 @@ class Blocks:
     error: float
 
     def values(self) -> FloatArray:
-        """The values of the integers: float32 ``[out, in]``."""
+        """The values that the integers represent: float32 ``[out, in]``."""
         found = self.integers
         if self.bits == 4:
             found = np.stack([found & 15, found >> 4], axis=-1).reshape(*found.shape[:2], self.block)
@@ -70,9 +70,9 @@ def round_matrix(weight: FloatArray, bits: int, block: int, *, search: bool) -> 
     """Round ``weight [out, in]`` to ``bits`` (4 or 8) in blocks of at most ``block``.
 
     Without ``search`` a block's scale just holds its largest weight; the sign of that weight gets the extra
-    integer (as in GGUF's Q4_0). With it, the scale has the least squared error among some smaller and larger
-    ones, each refitted to its integers (as in GGUF's K quants). It takes memory for a few hundred rows in
-    addition to the result.
+    integer (as in GGUF's Q4_0). With ``search`` some smaller and larger scales are tried, each refitted to
+    its integers, and the one with the least squared error is used (as in GGUF's K quants). The function takes
+    memory for a few hundred rows in addition to the result.
     """
     rows, columns = weight.shape
     block = fitting_block(columns, block)
@@ -166,7 +166,7 @@ def read_tensor(tensor: TensorProto, folder: Path) -> Array:
 
 
 class TensorWriter:
-    """Makes tensors; their data is appended to ``file``, or stored in the tensors if that is None."""
+    """Makes tensors; their data is appended to ``file``, or stored in the tensors if ``file`` is None."""
 
     def __init__(self, file: BinaryIO | None, location: str) -> None:
         """Write to ``file``, which the graph refers to as ``location``."""

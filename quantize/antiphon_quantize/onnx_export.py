@@ -20,20 +20,22 @@ from antiphon_quantize.onnx_modules import ExportedStage
 from antiphon_quantize.torch_rounding import quietly
 
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten"})
-"""Operators whose output may share their first input's memory: a reader of it reads the input."""
+"""Operators whose output may share the memory of their first input; a node that reads the output then reads
+the input.
+"""
 
 IN_PLACE = frozenset({"ScatterND", "ScatterElements"})
 """Operators that change a few values of their first input, and read it before they write."""
 
 KEPT: Mapping[str, Mapping[int, int]] = {"GroupQueryAttention": {1: 3, 2: 4}}
-"""Operators that do so to other inputs: by output, the input whose memory it may have."""
+"""Operators that do so to another input: for each output, the input whose memory it may share."""
 
 
 def aliasable(graph: onnx.GraphProto, pairs: Mapping[str, str]) -> frozenset[str]:
     """The inputs among ``pairs`` (input to output) that may share their output's memory.
 
     Every node that reads the input, or a view of it, has to be an ancestor of the node that writes the
-    output, or be that node itself if it works in place. A graph with inner graphs has none.
+    output, or be that node itself if it works in place. The result is empty for a graph with inner graphs.
     """
     nodes = list(graph.node)
     if any(attribute.HasField("g") for node in nodes for attribute in node.attribute):
@@ -94,7 +96,9 @@ NEXT = ".next"
 """Suffix of an output that is a state's next value."""
 
 EXAMPLE_ROWS = 3
-"""Rows of the example: neither 1, which exporters treat as a constant, nor another size."""
+"""Number of rows of the example. It must not be 1, which exporters treat as a constant, nor equal to another
+size.
+"""
 
 MODULES = "pkg.torch.onnx.name_scopes"
 """The exporter's metadata of a node's modules, with which recipes find weights without names."""

@@ -21,10 +21,10 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 DOMAIN: Final = "com.microsoft"
 """Domain of the operators that ONNX Runtime adds."""
 CONSTANT_BYTES: Final = 4096
-"""Size above which a tensor counts as a weight, which no rule reads."""
+"""Size above which a tensor counts as a weight; rules do not read weights."""
 
 Shape: TypeAlias = tuple[int | None, ...]
-"""Extents by axis; None is the number of rows, or unknown."""
+"""Extents by axis; None means the number of rows, or unknown."""
 
 
 class GraphView:
@@ -55,7 +55,9 @@ class GraphView:
         return node if node is not None and node.op_type == operator else None
 
     def chain(self, name: str, *operators: str) -> NodeProto | None:
-        """The last node of a chain of operators, from a tensor upwards by first inputs."""
+        """The last node of a chain of operators, which is followed from a tensor upwards through first
+        inputs.
+        """
         node = None
         for operator in operators:
             node = self.maker(name, operator)
@@ -89,7 +91,7 @@ class GraphView:
         return default
 
     def constant(self, values: int | Sequence[int], *, dtype: type[np.generic] = np.int64) -> str:
-        """The name of a constant, added if the graph has no equal one."""
+        """The name of a constant, which is added if the graph has no equal constant."""
         array = np.array(values, dtype)
         name = f"fused.{array.dtype}.{'x'.join(map(str, array.ravel()))}.{array.ndim}"
         if name not in self._weights:
@@ -214,7 +216,7 @@ def _rotation(view: GraphView, node: NodeProto) -> tuple[str, str, str] | None:
 
 
 WIDTHS: Final = 8
-"""Divisor of the width of heads that the runtime's node supports."""
+"""The width of a head must be a multiple of this for the runtime's node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,7 @@ class Attention:
 
 
 def fuse_short_attention(graph: GraphProto) -> None:
-    """Replace every attention without a mask whose keys are this frame's own by GroupQueryAttention.
+    """Replace every attention without a mask whose keys all belong to this frame by GroupQueryAttention.
 
     The node keeps keys and values internally, in one tensor for each layer and token.
     """
@@ -298,7 +300,7 @@ def _attention(view: GraphView, node: NodeProto) -> Attention | None:
 
 
 DROPPED_EPSILON: Final = 1e-8
-"""Epsilon of a norm up to which the exporter omitted the addition as too small."""
+"""Largest epsilon of a norm for which the exporter omits the addition as too small."""
 
 Rule: TypeAlias = Callable[[GraphView, NodeProto], list[NodeProto] | None]
 """Maps the last node of a group to the nodes that replace it and make its outputs; None if no group ends

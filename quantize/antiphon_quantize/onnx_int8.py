@@ -1,18 +1,17 @@
 """INT8 attention and convolutions for exported graphs, and the project's own ONNX translations.
 
-**Rings**: integer products with the content of the ring. ONNX Runtime has a routine for one row of bytes
-times a matrix of signed bytes, which reads the matrix in place. It supports no zero point, and adds along the
-matrix's columns. Keys are therefore transposed (the width of a head by the slots), and each slot stores the
-offset that a query's zero point adds to a score. Factors end at 127: CPUs without VNNI add two products in 16
-bits.
+**Rings**: attention multiplies integers with the content of the ring. ONNX Runtime has a routine for one row
+of bytes times a matrix of signed bytes, which reads the matrix in place. This routine supports no zero point,
+and sums along the matrix's columns. Keys are therefore transposed (the width of a head by the slots), and
+each slot stores the offset that a query's zero point adds to a score. Factors end at 127: CPUs without VNNI
+add two products in 16 bits.
 
-**Convolutions** after an ELU are products over windows, positions first. The output of an ELU is never below
--1 (if its alpha is 1 or less; after another one a convolution is unchanged): in an encoder bytes count from
-there upwards, which keeps more codes unchanged. In a decoder they are symmetric, so that quiet audio is
-rounded finely. Each window has its own scale, independent of other rows. Sums of integers are exact, so a
-row's results do not depend on the number of rows. A transposed convolution whose kernel is two strides is a
-product over windows of two positions, which gives all positions of a stride together: nothing is overlapped
-and added.
+**Convolutions** after an ELU are products over windows, positions first. The output of an ELU with an alpha
+of at most 1 is never below -1; after another ELU a convolution is unchanged. In an encoder bytes count from
+-1 upwards, which keeps more codes unchanged. In a decoder bytes are symmetric, so that quiet audio is rounded
+finely. Each window has its own scale, independent of other rows. Sums of integers are exact, so a row's
+results do not depend on the number of rows. A transposed convolution whose kernel is two strides is a product
+over windows of two positions, which gives all positions of a stride together: no overlap-add is needed.
 
 **Operators** are translated here if the exporter's translations are slow or inexact.
 """
@@ -45,18 +44,22 @@ from antiphon.backends.torch.modules.transformer import StreamingTransformer
 from antiphon.backends.torch.state import MaskedStep, Step
 
 LARGEST: Final = 127.0
-"""Largest integer of a rounded key, value or weight, of a digit of a softmax weight, and around a middle."""
+"""Largest integer of a rounded key, value or weight, of a digit of a softmax weight, and on either side of a
+middle.
+"""
 BASE: Final = 128.0
 """Base of a softmax weight's two digits."""
 MIDDLE: Final = 64.0
-"""The byte for a query's zero; there are 63 values on either side."""
+"""The byte that represents a query's zero; there are 63 values on either side."""
 SMALLEST: Final = 1e-12
-"""Smallest divisor; zeros have a scale of zero."""
+"""Smallest divisor, which is used for rows of zeros, whose scale is zero."""
 
 
 @torch.library.custom_op("antiphon::multiply_bytes", mutates_args=())
 def multiply_bytes(left: Tensor, right: Tensor) -> Tensor:
-    """Bytes ``[..., 1, K]`` times signed bytes ``[..., K, N]``: int32, batches as in a product of floats."""
+    """Bytes ``[..., 1, K]`` times signed bytes ``[..., K, N]``: int32, with batches as in a product of
+    floats.
+    """
     return torch.matmul(left.int(), right.int())
 
 
@@ -83,7 +86,7 @@ class IntegerRing(KVRing):
     State, row first: ``{name}.k_across`` int8 ``[H, D, slots]``, ``{name}.v`` int8 ``[H, slots, D]``, and
     float32 ``[H, slots]`` ``{name}.k_scale``, ``{name}.v_scale`` and ``{name}.k_offset``, the excess score of
     a query that is shifted by ``MIDDLE``. Rows that do not advance write zeros into the last slot, which is
-    hidden, instead of reading values to write them back.
+    hidden; they do not have to read values and write them back.
     """
 
     @property
@@ -181,7 +184,7 @@ def _rounded(values: Tensor, largest: float) -> tuple[Tensor, Tensor]:
 def round_rings(transformer: StreamingTransformer, least_bytes: int | None) -> None:
     """Keep keys and values in INT8 in layers of a loaded transformer.
 
-    The layers are those whose ring of a row takes ``least_bytes`` or more in float32; None: no layer.
+    The layers are those whose ring of a row takes ``least_bytes`` or more in float32; None selects no layer.
     """
     config = transformer.config
     ring_bytes = 2 * torch.float32.itemsize * config.context * config.kv_dim
@@ -193,7 +196,7 @@ def round_rings(transformer: StreamingTransformer, least_bytes: int | None) -> N
 
 
 TOP: Final = 255.0
-"""Largest byte of an input that counts from its minimum."""
+"""Largest byte of an input whose bytes count from its minimum."""
 DECODER_MIDDLE: Final = 128
 """The byte for zero in a decoder."""
 SMALLEST_STEP: Final = 1e-20
@@ -230,7 +233,9 @@ class IntegerConv(StreamingConv):
     """
 
     def __init__(self, layer: CausalConv1d | CausalConvTranspose1d, *, middle: int) -> None:
-        """Round the weights of a layer that was loaded, and not prepared yet; ``middle`` 0: bytes from -1."""
+        """Round the weights of a layer that was loaded and not yet prepared. If ``middle`` is 0, bytes count
+        from -1.
+        """
         super().__init__()
         weight, self.name, self.middle = layer.weight.data, layer.name, middle
         if isinstance(layer, CausalConv1d):
@@ -283,7 +288,7 @@ class IntegerConv(StreamingConv):
 class IntegerLinear(nn.Module):
     """A linear layer over several positions, ``[n, T, in]`` to ``[n, T, out]``, of INT8.
 
-    Each position has a scale of its inputs, and each output one of its weights.
+    Each position has a scale for its inputs, and each output a scale for its weights.
     """
 
     def __init__(self, layer: Linear) -> None:
@@ -306,7 +311,7 @@ class IntegerLinear(nn.Module):
 
 
 def round_linears(module: nn.Module) -> None:
-    """Let the linear layers within a loaded module multiply in INT8; each has to be of several positions."""
+    """Make the linear layers in a loaded module multiply in INT8; each must process several positions."""
     for name, child in module.named_children():
         if isinstance(child, Linear):
             setattr(module, name, IntegerLinear(child))
@@ -323,7 +328,7 @@ class Turn(nn.Module):
 
 
 def round_convolutions(mimi: Mimi, most_positions: Mapping[str, int]) -> None:
-    """Make convolutions of a loaded codec, not prepared yet, multiply in INT8.
+    """Make convolutions of a loaded codec that is not yet prepared multiply in INT8.
 
     These are convolutions after an ELU with at most this number of positions a frame, for the ``encoder`` and
     for the ``decoder`` (0 if not named); for a transposed convolution the input's positions count. A residual
@@ -334,7 +339,7 @@ def round_convolutions(mimi: Mimi, most_positions: Mapping[str, int]) -> None:
 
 
 def round_network(network: Seanet, most_positions: int, *, middle: int) -> None:
-    """See :func:`round_convolutions`; bytes count from -1 if ``middle`` is 0, else are symmetric."""
+    """See :func:`round_convolutions`; bytes count from -1 if ``middle`` is 0, and otherwise are symmetric."""
     layers: list[nn.Module] = []
     is_turned = False
     for layer in network.model:
@@ -392,7 +397,8 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,  # noqa: ARG001
 ) -> Any:
-    """Attention of ``[n, H, T, D]`` to ``[n, G, K, D]``; the G heads of keys serve H / G queries each.
+    """Attention of ``[n, H, T, D]`` to ``[n, G, K, D]``; each of the G heads of keys serves H / G heads of
+    queries.
 
     Every query is a separate product, because the runtime multiplies a single row without copying keys and
     values to another layout. The runtime does not use this routine for a product into which it has folded the
@@ -414,14 +420,16 @@ def attention(
 
 
 def elu(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
-    """ELU as four operators, each in an eighth of the time of the runtime's own; equal within 1e-7."""
+    """ELU as four operators, which take an eighth of the time of the runtime's ELU; the results are equal
+    within 1e-7.
+    """
     if (alpha, scale, input_scale) != (1.0, 1.0, 1.0):
         raise ValueError(f"ELU with {alpha}, {scale} and {input_scale} does not occur in these models")
     return op.Max(x, op.Sub(op.Exp(op.Min(x, 0.0)), 1.0))
 
 
 def divide(x: Any, divisor: Any, rounding_mode: str | None = None) -> Any:
-    """Floor division in integers: the exporter's own uses float32, which is exact only up to 2^24."""
+    """Floor division in integers: the exporter's translation uses float32, which is exact only up to 2^24."""
     if rounding_mode != "floor":
         raise ValueError(f"division with rounding mode {rounding_mode} does not occur in these models")
     divisor = op.CastLike(divisor, x)

@@ -5,7 +5,7 @@ named tensors and returned as their next values; no tensor is written in place.
 
 The voice of a tts model is a separate stage: its keys and values are computed once, not in every step. In the
 published weights one matrix makes queries, keys and values of cross-attention. The step uses the first third
-of it, a voice the rest: each graph has its own part.
+of the matrix, a voice uses the rest, and each graph has its own part.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ExportedStage(nn.Module):
         return tuple(spec.name for spec in self.specs if spec.name not in self.given)
 
     def run(self, inputs: Sequence[Tensor], step: Step) -> tuple[Tensor, ...]:
-        """The stage itself: ``outputs`` from ``inputs`` and the state in ``step``."""
+        """Run the stage: compute ``outputs`` from ``inputs`` and the state in ``step``."""
         raise NotImplementedError
 
     def example(self, rows: int) -> tuple[Tensor, ...]:
@@ -143,9 +143,10 @@ class LanguageStage(ExportedStage):
 class DepformerStage(ExportedStage):
     """All audio tokens of a frame, sampled according to ``docs/sampling.md``.
 
-    ``hidden [n, dim]``, ``text`` int64 ``[n]``, ``noise`` float32 ``[n, steps, card]`` (the Gumbel noise
-    of every token), ``inverse_temperature`` float32 ``[n]``, ``topk`` int64 ``[n]`` from 1 to ``card``, to
-    ``codes`` int64 ``[n, steps]``. A greedy row has inverse temperature 1, top-k 1 and no noise.
+    ``hidden [n, dim]``, ``text`` int64 ``[n]``, ``noise`` float32 ``[n, steps, card]`` (the Gumbel noise of
+    every token), ``inverse_temperature`` float32 ``[n]``, ``topk`` int64 ``[n]`` from 1 to ``card``, are the
+    inputs, ``codes`` int64 ``[n, steps]`` the output. A greedy row has inverse temperature 1, top-k 1 and no
+    noise.
     """
 
     inputs = ("hidden", "text", "noise", "inverse_temperature", "topk")
@@ -183,7 +184,8 @@ class DepformerStage(ExportedStage):
 
 
 def race(scaled: Tensor, noise: Tensor, topk: Tensor, widest: int) -> Tensor:
-    """The largest of each row's ``topk [n]`` top values after noise: float32 ``[n, V]`` to int64 ``[n]``.
+    """The index of the largest value of each row after adding noise, among its ``topk [n]`` largest values:
+    float32 ``[n, V]`` to int64 ``[n]``.
 
     ``widest`` is the largest top-k. Among equal values the lowest id is first.
     """
@@ -220,7 +222,7 @@ class VoiceStage(ExportedStage):
     """Voices to the keys and values of every layer's cross-attention.
 
     ``speakers`` float32 ``[n, 5, T, width]``, of which the first ``count`` int64 ``[n]`` are used, to float32
-    ``[n, H, 5 * T, D]`` by the names of the language model's state. A count of 0 is no voice.
+    ``[n, H, 5 * T, D]`` by the names of the language model's state. A count of 0 means no voice.
     """
 
     inputs = ("speakers", "count")

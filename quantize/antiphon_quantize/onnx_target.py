@@ -59,9 +59,9 @@ def quantize(
     """Write ``checkpoint`` as graphs into the new folder ``out``. Returns a summary as text.
 
     Raises:
-        UnsupportedError: weights that are INT8 already, or a tts model with guidance by doubled rows.
-        CheckpointFormatError: weights that do not match their configuration.
-        ConfigError: ``out`` is not writable.
+        UnsupportedError: the weights are already INT8, or the tts model uses guidance by doubled rows.
+        CheckpointFormatError: the weights do not match their configuration. ConfigError: ``out`` is not
+        writable.
     """
     sources = {role: checkpoint.files[role] for role in COPIED if role in checkpoint.files}
     room_bytes = sum(path.stat().st_size for path in sources.values()) + 4 * checkpoint.spec.parameters
@@ -89,10 +89,10 @@ def write_graphs(
     """Export a checkpoint's stages into ``folder``; returns the graph table, and a line on each rounded
     graph.
 
-    The stages named in ``leave_out`` are not exported, since another model's graphs can replace them.
+    The stages named in ``leave_out`` are not exported, because another model's graphs can replace them.
 
     Raises:
-        UnsupportedError: weights that are INT8 already, or a tts model with guidance by doubled rows.
+        UnsupportedError: the weights are already INT8, or the tts model uses guidance by doubled rows.
     """
     made = stage_makers(
         checkpoint,
@@ -172,11 +172,11 @@ def stage_makers(
     int8_ring_bytes: int | None = None,
     int8_convolution_positions: Mapping[str, int] | None = None,
 ) -> Mapping[str, Callable[[], ExportedStage]]:
-    """The exporter of each stage of a checkpoint, in float32; for INT8 parts see the recipe.
+    """The exporter of each stage of a checkpoint, in float32, except for parts that the recipe makes INT8.
 
     Raises:
-        UnsupportedError: weights that are INT8 already, or a tts model with guidance by doubled rows.
-        CheckpointFormatError: weights that do not match their configuration.
+        UnsupportedError: the weights are already INT8, or the tts model uses guidance by doubled rows.
+        CheckpointFormatError: the weights do not match their configuration.
     """
     spec = checkpoint.spec
     if spec.family == POCKET:

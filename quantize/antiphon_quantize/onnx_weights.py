@@ -92,7 +92,9 @@ def _attributes(node: NodeProto) -> dict[str, object]:
 
 
 def weight_name(tensor: TensorProto, uses: list[WeightUse]) -> str:
-    """The name for rules: the tensor's own if it is a path of modules, else that of its first reader."""
+    """The name that rules match: the tensor's name if it is a path of modules, otherwise the name of its
+    first reader.
+    """
     if "." in tensor.name:
         return str(tensor.name)
     for use in uses:
@@ -113,7 +115,7 @@ def _modules(node: NodeProto) -> str:
 
 DOMAIN = "com.microsoft"
 INT8_INPUTS = 4
-"""MatMulNBits' accuracy level of INT8 products; with any other, 8 bits are unpacked in every call."""
+"""MatMulNBits' accuracy level of INT8 products; with any other level, 8 bits are unpacked in every call."""
 FLOAT = 32
 HALF = 16
 MULTIPLIED = (4, 8)
@@ -127,7 +129,7 @@ class Report:
     """The result for a graph's weights.
 
     ``errors``: each rounded matrix's relative error (a ratio of norms). ``halved``: tensors that are now
-    float16. ``kept``: unchanged matrices and tables. Bytes are those of all weights.
+    float16. ``kept``: unchanged matrices and tables. The numbers of bytes are for all weights.
     """
 
     errors: Mapping[str, float] = field(default_factory=dict)

@@ -31,7 +31,7 @@ NORM: Final = "layer_norm"
 HEAD_MULTIPLE: Final = 16
 """The head width that the runtime can rotate is a multiple of this."""
 EULER_STEPS: Final = 16
-"""Steps of a head trained for flow matching; other heads have one."""
+"""Number of steps of a head that was trained for flow matching; other heads have one step."""
 
 
 class CachedAttention(nn.Module):
@@ -346,7 +346,7 @@ class ReadStage(ExportedStage):
 class SayStage(ExportedStage):
     """The latent ``next [n, width]`` after ``latent``, from ``noise``; and ``eos [n]``, a score of the end.
 
-    A NaN latent is the start.
+    A latent of NaN means the start.
     """
 
     inputs, outputs = ("latent", "noise"), ("next", "eos")
@@ -373,9 +373,9 @@ class SayStage(ExportedStage):
 
 
 class WindowedTransformer(StreamingTransformer):
-    """A codec's transformer, in which each position sees ``window`` positions, itself included.
+    """A codec's transformer, in which each position sees ``window`` positions, including itself.
 
-    The ring has space for an additional frame, since a frame is written before its positions are computed.
+    The ring has space for an additional frame, because a frame is written before its positions are computed.
     """
 
     def __init__(self, name: str, config: TransformerConfig) -> None:
@@ -407,7 +407,7 @@ class FrameAttention(SelfAttention):
 
 
 class TanhFeedForward(nn.Module):
-    """``linear2(gelu(linear1(x)))``, with the tanh approximation of the model's training."""
+    """``linear2(gelu(linear1(x)))``, with the tanh approximation that the model was trained with."""
 
     def __init__(self, dim: int, hidden: int) -> None:
         """Create the layer without weights, which are loaded later."""
@@ -500,7 +500,7 @@ class HearStage(ExportedStage):
 
 
 def frame_positions(config: Mapping[str, Any]) -> int:
-    """The latents of a codec's transformers in a frame."""
+    """The number of latents in a frame of a codec's transformers."""
     samples, ratios = round(config["sample_rate"] / config["frame_rate"]), config["seanet"]["ratios"]
     positions: int = samples // math.prod(ratios)
     return positions

@@ -46,8 +46,8 @@ def pocket_makers(
     """The exporter of each stage, in float32 except for the INT8 parts allowed by ``int8_positions``.
 
     Raises:
-        UnsupportedError: weights in two files, or a shape without an operator of the runtime.
-        CheckpointFormatError: weights that do not fit their configuration.
+        UnsupportedError: the weights are in two files, or the runtime has no operator for the shape.
+        CheckpointFormatError: the weights do not fit their configuration.
     """
     spec, shape, path = checkpoint.spec, PocketShape.of(checkpoint.spec), checkpoint.files.get("lm")
     assert shape is not None

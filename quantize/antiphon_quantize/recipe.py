@@ -1,4 +1,4 @@
-"""A recipe: the tensors that are made smaller, the method, and the reasons for the others."""
+"""A recipe: which tensors are made smaller and by which method, and the reasons why the others are not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COPIED: Final[Mapping[str, str]] = {
 class Rule:
     """A glob pattern of tensor names, and the reason for its rule.
 
-    ``bits`` replaces the recipe's own number; it has no meaning in ``keep``.
+    ``bits`` replaces the recipe's number of bits; it has no effect in ``keep``.
     """
 
     tensors: str
@@ -44,17 +44,18 @@ class Rule:
 class Recipe:
     """The content of a recipe file.
 
-    ``scheme`` and ``bits`` are copied to the checkpoint's manifest, ``options`` to those of its backend.
-    ``keep`` has priority over ``quantize``, and an earlier rule over a later one. ``block`` is the number of
-    weights that share a scale, and ``search`` whether the scale is searched or just holds the largest of
-    them, for formats with blocks (onnx, torch's int4). ``format`` and ``method``, for torch, are the format
-    of a weight (int8, int4, fp8) and the method (nearest, awq, gptq, smoothquant, smoothquant-static).
-    ``int8_ring_bytes``, for onnx: keys and values of a language model are INT8 in layers where those of a row
-    would take this number of bytes or more in float32; None: in no layer. ``int8_convolution_positions``, for
-    onnx, is a number for the codec's "encoder" and "decoder": convolutions after an ELU with at most that
-    number of positions a frame multiply in INT8. A part without a number has no INT8 convolutions. For
-    Pocket-TTS the numbers also select its codec's transformers and, by the decoder's number, the reading of
-    text. ``gate``: the limits for its result, in addition to those that are common to all recipes.
+    ``scheme`` and ``bits`` are copied to the checkpoint's manifest, ``options`` to the options of its
+    backend. ``keep`` has priority over ``quantize``, and an earlier rule over a later one. ``block`` is the
+    number of weights that share a scale, and ``search`` whether the scale is searched or just holds the
+    largest of them, for formats with blocks (onnx, torch's int4). ``format`` and ``method``, for torch, are
+    the format of a weight (int8, int4, fp8) and the method (nearest, awq, gptq, smoothquant,
+    smoothquant-static). ``int8_ring_bytes``, for onnx: keys and values of a language model are INT8 in layers
+    where those of a row would take this number of bytes or more in float32; None selects no layer.
+    ``int8_convolution_positions``, for onnx, is a number for the codec's "encoder" and "decoder":
+    convolutions after an ELU with at most that number of positions a frame multiply in INT8. A part without a
+    number has no INT8 convolutions. For Pocket-TTS the numbers also select its codec's transformers and, by
+    the decoder's number, the reading of text. ``gate`` has the limits for the result, in addition to the
+    limits that are common to all recipes.
     """
 
     description: str
@@ -109,7 +110,7 @@ def quantization_of(
 def told_options(recipe: Recipe, recipe_name: str, checkpoint: Checkpoint) -> dict[str, object]:
     """A manifest's additional options on how a checkpoint was rounded.
 
-    If its language model came from a GGUF file, that file's name and SHA-256.
+    If the language model came from a GGUF file, they are the file's name and SHA-256.
     """
     rounded = [rule.tensors for rule in recipe.quantize]
     options: dict[str, object] = {"recipe": recipe_name, "quantize": rounded}
@@ -124,7 +125,7 @@ def told_options(recipe: Recipe, recipe_name: str, checkpoint: Checkpoint) -> di
 
 
 def check_source(checkpoint: Checkpoint) -> LMSpec:
-    """The language model to round. Raises UnsupportedError: there is none, or it has a LoRA."""
+    """The language model to round. Raises UnsupportedError: there is no language model, or it has a LoRA."""
     if checkpoint.spec.lm is None:
         raise UnsupportedError(f"{checkpoint.spec.name} has no language model; there is nothing to quantize")
     if "lora" in checkpoint.files:
@@ -136,8 +137,8 @@ def load_recipe(target: str, ref: str) -> Recipe:
     """A recipe of this project by its name, or a TOML file by its path.
 
     Raises:
-        ConfigError: it does not exist, or cannot be read.
-        CheckpointFormatError: an unknown or missing key, with the nearest one.
+        ConfigError: the recipe does not exist, or cannot be read. CheckpointFormatError: an unknown or
+        missing key, with the nearest one.
     """
     if ref.endswith(".toml"):
         return read_recipe(Path(ref))

@@ -31,7 +31,7 @@ DTYPES: Final[Mapping[str, tuple[str, int]]] = {
     "U8": ("uint8", 1),
     "BOOL": ("bool", 1),
 }
-"""By dtype, in the format's spelling: its name in manifests and torch, and its bytes."""
+"""For each dtype, in the format's spelling: its name in manifests and in torch, and its bytes."""
 
 _ALIGNMENT_BYTES = 8
 
@@ -47,7 +47,7 @@ class TensorFile:
     def __init__(self, file: BinaryIO, plan: Mapping[str, TensorInfo], done: Collection[str] = ()) -> None:
         """Write the header for ``plan``, largest dtypes first, which keeps every tensor aligned.
 
-        ``done`` are tensors already written into the file by the same plan.
+        ``done`` has the tensors that a run with the same plan has already written into the file.
         """
         self._file, self._plan = file, plan
         self._missing = set(plan).difference(done)
@@ -93,7 +93,7 @@ def writing_tensors(
 ) -> Iterator[TensorFile]:
     """Open a file for the planned tensors, which is complete when the block ends without an error.
 
-    If tensors are ``done`` already, the file of an interrupted run with the same plan is continued; otherwise
+    If tensors are already ``done``, the file of an interrupted run with the same plan is continued; otherwise
     a new file is written.
     """
     with path.open("r+b" if done else "wb") as file:

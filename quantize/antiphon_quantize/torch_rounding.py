@@ -2,7 +2,8 @@
 
 ``X`` becomes int8, uint8 (two INT4) or float8_e4m3, with ``X_scale``; see
 :mod:`antiphon.backends.torch.quantised` for other parts. AWQ, GPTQ and SmoothQuant use a matrix's inputs:
-each takes the matrix ``[out, in]`` and rows of its inputs ``[n, in]``, recorded while the model ran.
+each gets the matrix ``[out, in]`` and rows of its inputs ``[n, in]``, which were recorded while the model
+ran.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ Rounder = Callable[[Tensor], Rounded]
 class Format:
     """A form of weights: its ``dtype`` in the file, and its scales' ``scale_dtype``.
 
-    ``block`` is the number of weights of a row that share a scale, None for all of them; ``packed`` the
+    ``block`` is the number of weights of a row that share a scale; None means the whole row; ``packed`` the
     number of weights in one number of the file.
     """
 
@@ -172,14 +173,15 @@ AWQ_STEPS = 20
 """Number of strengths of the scaling that AWQ tries, from none to all."""
 
 AWQ_ROWS = 512
-"""Rows of the trials, at even intervals: each trial multiplies all of them twice."""
+"""Number of rows in the trials, taken at even intervals. Each trial multiplies all of them twice."""
 
 SMOOTHNESS = 0.5
-"""Share of the inputs' outliers that SmoothQuant moves into the weights: its authors' choice."""
+"""Share of the inputs' outliers that SmoothQuant moves into the weights: as its authors chose."""
 
 DAMPING, DAMPING_AT_AS_MANY = 0.01, 0.1
-"""Added to the Hessian's diagonal, relative to its mean: the choice of GPTQ's authors, who have many times as
-many rows as columns; and the value for as many rows as columns. See :func:`damping`."""
+"""Added to the Hessian's diagonal, relative to its mean: the first value is that of GPTQ's authors, who have
+many times as many rows as columns; the second is for as many rows as columns. See :func:`damping`.
+"""
 
 _TINY = 1e-12
 
@@ -187,7 +189,7 @@ _TINY = 1e-12
 def awq(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Rounded:
     """AWQ: scale columns with large inputs, so that they are rounded more finely (Lin et al. 2023).
 
-    The search is torchao's, with a different number of steps; the input is scaled back at run time.
+    The search is that of torchao, with a different number of steps. At run time the input is scaled back.
     """
     with quietly():
         from torchao.prototype.awq.core import AWQObserver
@@ -200,7 +202,7 @@ def awq(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Round
 def smoothquant(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Rounded:  # noqa: ARG001
     """SmoothQuant: move half of the inputs' outliers into the weights (Xiao et al. 2022).
 
-    Rows keep their own scales.
+    Each row keeps its own scale.
     """
     with quietly():
         from torchao.prototype.smoothquant.core import SmoothQuantObserver
@@ -221,7 +223,8 @@ def smoothquant_static(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: R
 def gptq(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Rounded:  # noqa: ARG001
     """GPTQ: round by column, later columns compensating each error (Frantar et al. 2022, algorithm 1).
 
-    It is symmetric, with one scale a block, chosen at its first column. torchao's own needs CUDA.
+    The rounding is symmetric, with one scale per block, which is chosen at the block's first column.
+    torchao's implementation needs CUDA.
     """
     weight, block = weight.float().clone(), recipe.block
     inverse = _inverse_factor(weight, rows)
@@ -270,8 +273,9 @@ METHODS: Mapping[str, tuple[str, Method]] = {
     "smoothquant": ("int8", smoothquant),
     "smoothquant-static": ("int8", smoothquant_static),
 }
-"""By name: the format of the method, and its function. "nearest", which needs no recording, is not in the
-table."""
+"""For each method, its format and its function. The method "nearest", which needs no recording, is not in the
+table.
+"""
 
 PRESCALED = frozenset({"awq", "smoothquant", "smoothquant-static"})
 STEPPED = frozenset({"smoothquant-static"})

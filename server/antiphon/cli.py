@@ -1,7 +1,7 @@
 """The ``antiphon`` command: one table of subcommands, each imported only when it is used.
 
 Exit codes: 0 done, 1 a negative result of the command (a limit was missed), 2 a usage or configuration error,
-130 interrupted, 141 the reader of its output has closed it; ``serve`` adds 70 when the server cannot
+130 interrupted, 141 the reader of the output closed the pipe; ``serve`` adds 70 when the server cannot
 continue.
 """
 
@@ -100,7 +100,7 @@ def find_command(name: str, commands: Mapping[str, Command] = COMMANDS) -> Comma
     """The command called ``name``.
 
     Raises:
-        ConfigError: there is none; the message has the nearest name.
+        ConfigError: the command does not exist; the message has the nearest name.
     """
     command = commands.get(name)
     if command is not None:
@@ -152,7 +152,7 @@ def main() -> NoReturn:
 def end_process(code: int) -> NoReturn:
     """End this process with an exit code.
 
-    Daemon threads end with it at once. The interpreter would stop them inside native code, where ONNX
+    Daemon threads end with it at once. A regular exit would stop them inside native code, where ONNX
     Runtime's sessions abort the process (exit code 134).
     """
     if any(thread.daemon for thread in threading.enumerate()):

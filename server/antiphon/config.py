@@ -28,7 +28,7 @@ from antiphon.option import AUTO, Group, apply, constant, option, options, tune
 from antiphon.tcp_port import TcpPort, read_tcp_ports
 
 ALL_GPUS: Final = "cuda:all"
-"""Value of ``device`` for an engine on each GPU of the driver."""
+"""Value of ``device`` that starts an engine on each of the driver's GPUs."""
 
 WORKER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -370,17 +370,17 @@ class ServerConfig:
 
     @property
     def tcp_ports(self) -> tuple[TcpPort, ...]:
-        """The ports of protocols without HTTP."""
+        """The ports of protocols that do not use HTTP."""
         taken = [it for it in (self.port, self.hand_over_port, self.free_rows_port) if it]
         return read_tcp_ports(self.tcp, has_keys=self.api_keys is not None, taken=taken if self.tcp else ())
 
     @property
     def devices(self) -> tuple[str | None, ...]:
-        """The devices, one engine each; one device, possibly chosen by the backend, unless it is a list or
-        cuda:all.
+        """The devices, each with one engine. There is one device, which the backend may choose, unless the
+        option is a list or cuda:all.
 
         Raises:
-            ConfigError: there is no GPU, one is named twice, or an entry of ``models`` has its own device.
+            ConfigError: there is no GPU, a GPU is named twice, or an entry of ``models`` has its own device.
         """
         found: tuple[str | None, ...] = (self.device,)
         if self.device == ALL_GPUS:
@@ -399,7 +399,7 @@ class ServerConfig:
         return found
 
     def of_engine(self, number: int) -> ServerConfig:
-        """The configuration of one engine of several, by its device."""
+        """The configuration of one of several engines, for its device."""
         device = self.devices[number]
         entries = (
             replace(entry, device=device) if entry.device == self.device else entry for entry in self.models
@@ -408,7 +408,9 @@ class ServerConfig:
 
     @property
     def served(self) -> tuple[ModelConfig, ...]:
-        """The models to serve, in the order of their declaration; the first of a kind is its default."""
+        """The models to serve, in the order of their declaration; the first model of each kind is the default
+        for that kind.
+        """
         return self.models or tuple(replace(self.common_model, model=ref) for ref in self.model)
 
     @property
@@ -443,7 +445,7 @@ def load_config(
 ) -> ServerConfig:
     """The configuration of a file's ``table`` with ``overrides`` (option name to value) on top.
 
-    ``tunings`` are constants set for an experiment, name to text.
+    ``tunings`` maps constants to the texts that set them for an experiment.
 
     Raises:
         ConfigError: as :func:`apply`, or values that contradict one another.

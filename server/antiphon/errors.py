@@ -70,7 +70,7 @@ class CheckpointNotFoundError(CheckpointError):
 
 
 class CheckpointFormatError(CheckpointError):
-    """A file exists but does not have its format."""
+    """A file exists but does not have the expected format."""
 
 
 class CheckpointDigestError(CheckpointFormatError):
@@ -144,7 +144,8 @@ class RetiredApiError(ProtocolError):
 class TextModelError(AntiphonError):
     """An agent's text model cannot be reached, or returns an invalid answer.
 
-    ``may_pass``: the same request may succeed at once. ``retry_after_s``: it is full for this time.
+    ``may_pass``: the same request may succeed at once. ``retry_after_s``: seconds for which its server is
+    full.
     """
 
     def __init__(self, message: str, *, may_pass: bool = False, retry_after_s: int | None = None) -> None:
@@ -165,7 +166,7 @@ class SessionError(AntiphonError):
 
 
 class ServerFullError(SessionError):
-    """No row is free, and no place in the queue for the time that the caller would wait."""
+    """No row is free, and the queue has no place for as long as the caller would wait."""
 
     retry_after_s: int
 
@@ -179,8 +180,9 @@ class DrainingError(SessionError):
 
 
 class UnknownModelError(SessionError):
-    """There is no model of that name, or of the kind that a route needs; ``known`` are the names of the
-    models."""
+    """There is no model of that name, or of the kind that a route needs; ``known`` lists the names of the
+    served models.
+    """
 
     def __init__(self, message: str, *, known: Iterable[str]) -> None:
         self.known = tuple(known)
@@ -223,8 +225,9 @@ class ReplacedError(SessionError):
 
 
 class MovedError(SessionError):
-    """The call can be resumed at another worker; the message begins with its name, or nothing, and a
-    colon."""
+    """The call can be resumed at another worker; the message begins with the worker's name, which may be
+    empty, and a colon.
+    """
 
     @property
     def worker(self) -> str:
@@ -237,7 +240,7 @@ class HandOverError(SessionError):
 
 
 class HandOverRefusedError(HandOverError):
-    """Another worker refuses a call because of its content; a retry has no use."""
+    """Another worker refuses a call because of its content; a retry does not help."""
 
 
 class ResumeError(SessionError):
@@ -254,14 +257,14 @@ class SessionFailedError(SessionError):
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return a hint about an unknown name: the nearest known name, or all known names."""
+    """A hint about an unknown name: the nearest known name, or all known names."""
     known = sorted(names)
     close = _closest(name, known)
     return f"did you mean '{close}'?" if close else f"there are: {', '.join(known) or 'none'}"
 
 
 def hint(name: str, names: Iterable[str]) -> str:
-    """``" (did you mean 'x'?)"``, for the inside of a sentence, or nothing when no name is near."""
+    """``" (did you mean 'x'?)"`` for the inside of a sentence, or an empty text if no name is near."""
     close = _closest(name, sorted(names))
     return f" (did you mean '{close}'?)" if close else ""
 

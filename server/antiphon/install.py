@@ -19,11 +19,11 @@ _WITH_EXTRA = re.compile(
 
 
 def install_command(extra: str, *, root: Path = Path(__file__).parents[2]) -> str:
-    """The command that installs ``extra`` into the running Python; "" is the base.
+    """The command that installs ``extra`` into the running Python; "" means the base installation.
 
     In a checkout at ``root``, it installs the extra with its pins. Elsewhere it installs the requirements
-    that the wheel declares for it: Antiphon itself is in no package index. Without pip the command uses uv.
-    Without both, as in the images, the result is the name of an image.
+    that the wheel declares for the extra, because no package index has Antiphon. Without pip the command uses
+    uv. Without both, as in the images, the result is the name of an image.
     """
     pip = _installer()
     if pip is None:
@@ -46,7 +46,9 @@ def _installer() -> str | None:
 
 
 def requirements_of(extra: str, declared: Iterable[str]) -> list[str]:
-    """The ``declared`` requirements of a distribution that belong to ``extra``; "" is the base."""
+    """The ``declared`` requirements of a distribution that belong to ``extra``; "" means the base
+    installation.
+    """
     found = []
     for line in declared:
         match = _WITH_EXTRA.fullmatch(line)

@@ -18,13 +18,15 @@ from typing import TextIO
 LEVELS = ("debug", "info", "warning", "error")
 
 ERASE = "\r\x1b[K"
-"""Erases the line of a terminal, which may have an unfinished progress line."""
+"""Erases the current line of a terminal, which may show an unfinished progress line."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.:/+@%-]+")
 
 
 def format_value(value: object) -> str:
-    """One value: bare if it has no spaces, quotes or control characters, otherwise quoted on one line."""
+    """Format one value: unquoted if it has no spaces, quotes or control characters, otherwise quoted on one
+    line.
+    """
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
@@ -100,11 +102,14 @@ class Log:
 
 
 LINE_PERIOD_S = 10.0
-"""Seconds between two lines of a :class:`SparseLog`, after its burst: about 1 MB a day of one kind."""
+"""Seconds between two lines of one kind in a :class:`SparseLog` after a burst, which limits a kind to about 1
+MB a day.
+"""
 
 
 class SparseLog:
-    """A log of lines that peers can provoke: of each kind a burst, then one per ``LINE_PERIOD_S``.
+    """A log of lines that peers can provoke. Each kind of line has a burst, then one line per
+    ``LINE_PERIOD_S``.
 
     A line after omitted ones has their number as ``left_out``. The caller names the kinds.
     """
@@ -124,15 +129,15 @@ class SparseLog:
         return child
 
     def info(self, event: str, *, of: str, **fields: object) -> None:
-        """Log a line of the kind ``of``, or count it as left out."""
+        """Log a line of the kind ``of``, or count the line as left out."""
         self._write(self._log.info, event, of, fields)
 
     def warning(self, event: str, *, of: str, **fields: object) -> None:
-        """Log a warning of the kind ``of``, or count it as left out."""
+        """Log a warning of the kind ``of``, or count the warning as left out."""
         self._write(self._log.warning, event, of, fields)
 
     def error(self, event: str, *, of: str, **fields: object) -> None:
-        """Log an error of the kind ``of``, or count it as left out."""
+        """Log an error of the kind ``of``, or count the error as left out."""
         self._write(self._log.error, event, of, fields)
 
     def _write(self, write: Callable[..., None], event: str, of: str, fields: dict[str, object]) -> None:

@@ -1,7 +1,7 @@
 """The table of metrics: name, meaning and labels of each, and how values of several processes are joined.
 
-Every exposition, the sums over the processes of a server and docs/metrics.md read :data:`METRICS`. To add a
-metric, write its row, and request it by name where it is counted.
+:data:`METRICS` is the source of every exposition, of the sums over the processes of a server, and of
+docs/metrics.md. To add a metric, write its row, and request it by name where it is counted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class Merge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """One metric. ``values`` of the last label are 0 from the start; ``buckets`` are upper bounds."""
+    """One metric. The series for ``values`` of the last label exist from the start, with 0; ``buckets`` are
+    upper bounds.
+    """
 
     type: MetricType
     help: str
@@ -259,7 +261,7 @@ def merge_of(sample: str) -> Merge:
 
 
 def read_family(name: str, value: float | None = None) -> CounterMetricFamily | GaugeMetricFamily:
-    """A metric that a collector reads at a scrape: with a value, or without one yet."""
+    """A metric that a collector reads at a scrape, with a value or still without one."""
     row = METRICS[name]
     kind = CounterMetricFamily if row.type is MetricType.COUNTER else GaugeMetricFamily
     return kind(PREFIX + name, row.help, value=value, labels=None if value is not None else row.labels)

@@ -35,15 +35,15 @@ UNITS: Final[Mapping[str, str]] = {
     "share": "FRACTION",
     "port": "PORT",
 }
-"""The unit of a number, by the ending of its option's name; any other is a count."""
+"""The unit of a number, by the ending of its option's name; a number without such an ending is a count."""
 
 
 RENAMED: Final = {"agent_port": "free_rows_port", "--agent-port": "--free-rows-port"}
-"""Former names of options, in a file and on the command line."""
+"""Retired names of options, in a file and on the command line."""
 
 
 class Group(StrEnum):
-    """Titles of the help, in its order."""
+    """The titles of groups in the help, in order."""
 
     MODELS = "models"
     NETWORK = "network"
@@ -82,8 +82,9 @@ def constant(default: Any, reason: str, **metadata: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class OptionInfo:
-    """One row of the table. ``path`` leads to the field; ``kind`` is the type of its value, or of each
-    value."""
+    """One row of the table. ``path`` leads to the field; ``kind`` is the type of its value, or of each value
+    of a list.
+    """
 
     path: tuple[str, ...]
     kind: type
@@ -118,7 +119,7 @@ class OptionInfo:
 
     @property
     def shown_default(self) -> str:
-        """The default in the form of a file, without quotes; "" for none."""
+        """The default as in a file, without quotes; "" if there is none."""
         if self.default is None or self.default == ():
             return AUTO if self.is_automatic else ""
         if isinstance(self.default, bool):

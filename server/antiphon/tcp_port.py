@@ -23,10 +23,10 @@ class TcpProtocol(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TcpPort:
-    """One port, on this machine only unless it names a ``host``.
+    """One port. It is reachable only from this machine unless it names a ``host``.
 
-    Its calls go to ``model``, which may be an agent, with the ``voice`` of this name; None selects the
-    defaults. Its callers present no key: their sessions and usage count for the ``key`` of this name.
+    Calls use ``model``, which may be an agent, and ``voice``; None selects the defaults. Callers present no
+    key; their sessions and usage count for the key named ``key``.
     """
 
     protocol: TcpProtocol
@@ -47,7 +47,7 @@ def read_tcp_ports(texts: Sequence[str], *, has_keys: bool, taken: Sequence[int]
     """The ports in ``texts``; ``taken`` are those of the server's other ports.
 
     Raises:
-        ConfigError: one is invalid, occurs twice, or lacks the key of a server with keys.
+        ConfigError: an address is invalid or occurs twice, or lacks a key although the server requires keys.
     """
     ports = tuple(map(_read, texts))
     for text, port in zip(texts, ports, strict=True):

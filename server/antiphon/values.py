@@ -15,10 +15,10 @@ from typing import Any, Final, TypeAlias
 Types: TypeAlias = type | tuple[type, ...]
 
 MAX_SHOWN_CHARS: Final = 40
-"""Most characters of a rejected value that an error repeats."""
+"""Maximum number of characters of a rejected value that an error repeats."""
 
 LARGEST: Final = sys.float_info.max
-"""Larger numbers, and NaN, count as not finite."""
+"""Limit above which a number counts as not finite, like NaN."""
 
 NAMES: Final[Mapping[type, str]] = {
     str: "a string",
@@ -36,7 +36,7 @@ _DECIMAL: Final = re.compile(r"[+-]?(\d{1,19}(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The reason why a value is invalid: the end of a sentence that begins with its name."""
+    """The reason why a value is invalid: it is the end of a sentence that begins with the value's name."""
 
     words: str
     is_type: bool
@@ -47,8 +47,8 @@ class Fault:
 class ValueRule:
     """The rule for a value.
 
-    An int is accepted as a float, a bool is never a number, and a float has to be finite. ``also`` are
-    accepted values outside of the range, each with its meaning ("" if the value is clear).
+    An int is accepted as a float, a bool is never a number, and a float has to be finite. ``also`` lists
+    accepted values outside of the range, each with its meaning ("" if it needs no explanation).
     """
 
     types: Types
@@ -81,7 +81,7 @@ class ValueRule:
         return isinstance(value, self.kinds) or (float in self.kinds and isinstance(value, int))
 
     def converted(self, value: Any) -> Any:
-        """A valid value in the rule's type: whole numbers become floats for a float."""
+        """A valid value in the rule's type: whole numbers become floats if the rule is for floats."""
         return float(value) if float in self.kinds and isinstance(value, int) else value
 
     @property
@@ -107,7 +107,7 @@ class ValueRule:
 
     @property
     def range(self) -> str:
-        """The range as text, "" for any."""
+        """The range as text, "" if every value is valid."""
         if self.low is None and self.high is None:
             return ""
         if self.high is None:
@@ -122,7 +122,7 @@ class ValueRule:
 
 
 def shown(value: object) -> str:
-    """A value in the form of errors: numbers and strings truncated, for others the type."""
+    """A value in the form of errors: a number or a string, possibly truncated; for other values the type."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return NAMES.get(type(value), f"a {type(value).__name__}")
     text = repr(value) if isinstance(value, str) else str(value)
@@ -130,7 +130,7 @@ def shown(value: object) -> str:
 
 
 def plain(number: float | None) -> str:
-    """A bound in decimal notation, without a needless fraction."""
+    """A bound in decimal notation, without a fraction of zeros."""
     return str(number) if isinstance(number, int) else f"{number:g}"
 
 

@@ -1,7 +1,7 @@
 """The published models: licences, languages, and sizes computed from their shapes.
 
-Sizes follow the architecture of Moshi (Kyutai, 2024): gated feed-forward layers of 4.125 times the width, a
-depformer with weights of its own for each step or each set of steps. GB is 10^9 bytes.
+Sizes follow the architecture of Moshi (Kyutai, 2024): gated feed-forward layers of 4.125 times the width, and
+a depformer with separate weights for each step or each set of steps. GB is 10^9 bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from antiphon.models.spec import PipelineKind
 from antiphon.models.strict import read_record
 
 CARD: Final = 2048
-"""Entries of a codebook of Mimi."""
+"""Number of entries in a codebook of Mimi."""
 
 DEPFORMER_DIM: Final = 1024
 LAYER_WEIGHTS: Final = 12.25
@@ -44,7 +44,9 @@ CHUNK_TOKENS: Final = 50
 CHUNK_FRAMES: Final = 234
 VOICE_FRAMES: Final = 126
 CODEC_STEPS: Final = 16
-"""For Pocket-TTS: the length of a chunk and its limit, a voice, and the codec's steps a frame."""
+"""Constants of Pocket-TTS: the length of a chunk and its limit, the length of a voice, and the codec's steps
+per frame.
+"""
 
 TRANSLATION: Final = "translation"
 """Speech translation."""
@@ -52,8 +54,9 @@ TRANSLATION: Final = "translation"
 
 @dataclass(frozen=True, slots=True)
 class DepformerShape:
-    """The small transformer that generates the codebooks of one frame; ``rank`` is that of its embeddings, 0
-    for full."""
+    """The small transformer that generates the codebooks of one frame; ``rank`` is the rank of its
+    embeddings; 0 means full rank.
+    """
 
     layers: int
     hidden: int
@@ -101,7 +104,7 @@ class SpeechFamily:
 
     @property
     def temporal_parameters(self) -> int:
-        """Parameters of the large transformer, including attention to a voice if it has that."""
+        """Parameters of the large transformer, including attention to a voice, if the model has it."""
         weights = LAYER_WEIGHTS + (4 if self.cross_context else 0)
         return round(weights * self.dim**2 * self.layers)
 
@@ -145,8 +148,9 @@ class SpeechFamily:
         return self.kv_bytes(precision) + self.kind.codec_passes * MIMI_STATE_BYTES + TICK_ROW_BYTES
 
     def work(self, precision: str) -> TickWork:
-        """The work of a tick on a GPU: of embeddings it reads one row each, of sets all that its steps
-        use."""
+        """The work of a tick on a GPU. A tick reads one row of each embedding, and all sets of weights that
+        its steps use.
+        """
         is_int8 = precision == "int8"
         size, dep = INT8_SCALES if is_int8 else 2.0, self.depformer
         inner, plain = float(self.temporal_parameters), float(self.text_card * self.dim)
@@ -189,7 +193,7 @@ class PocketFamily:
     """Pocket-TTS models of one shape, in float32 on a CPU: ``configs`` are their names in its package.
 
     They are sorted by language. ``parameters`` are the published ones, without the encoder, which makes
-    voices from recordings and is loaded, too.
+    voices from recordings and is loaded too.
     """
 
     precisions: ClassVar = ("float32",)

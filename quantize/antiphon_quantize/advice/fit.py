@@ -1,4 +1,4 @@
-"""Models that fit the memory of a machine, and their sessions: arithmetic with all terms."""
+"""Computes which models fit into the memory of a machine, and with how many sessions; all terms are shown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FRAME_MS = 80.0
 """Frame length of every published speech model, in ms."""
 
 TEXT_TOKENS = 8192
-"""Tokens of a text model's conversation of an hour."""
+"""Number of tokens in a text model's conversation of an hour."""
 
 TEXT_PRECISIONS = ("bf16", "int4")
 _UNITS = {
@@ -74,7 +74,7 @@ class FitRequest:
 
     None for ``modality`` or ``language`` means any. ``sessions`` is the number of concurrent sessions.
 
-    A known ``card`` also limits the sessions by time.
+    If ``card`` is a known GPU, time also limits the sessions.
     """
 
     memory_bytes: int
@@ -184,11 +184,12 @@ def text_that_fits(families: Iterable[TextFamily], request: FitRequest) -> list[
 
 CORE_BYTES_PER_S: Final = 22.3e9
 MACHINE_BYTES_PER_S: Final = 90e9
-"""Memory rate of a core, as measured on two (docs/benchmarks/cpu-7b.md), and the highest rate of all
-cores."""
+"""Memory rate of a core, measured on two cores (docs/benchmarks/cpu-7b.md), and the highest rate of all cores
+together.
+"""
 
 SHARE_REACHED: Final = 0.53
-"""Share of that rate with INT4 weights: moshi-7b takes 173 ms a frame on two cores."""
+"""Share of that rate that INT4 weights reach: moshi-7b takes 173 ms a frame on two cores."""
 
 CPU_LIMIT_MS: Final = 68.0
 """Milliseconds of a frame, 80, less the reserve of slots = auto."""
@@ -196,7 +197,7 @@ CPU_LIMIT_MS: Final = 68.0
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory for a model on this machine: a GPU's, or the host's with ``cores`` (0: a GPU)."""
+    """Memory for a model on this machine: that of a GPU (``cores`` is 0), or that of the host."""
 
     bytes: int
     where: str
@@ -204,7 +205,7 @@ class Memory:
 
 
 def memory_here(gpus: Iterable[Gpu], host_bytes: int, cores: int) -> Memory:
-    """The largest GPU's memory; without a GPU the host's."""
+    """The memory of the largest GPU, or of the host if there is no GPU."""
     largest = max(gpus, key=lambda gpu: gpu.memory_bytes, default=None)
     if largest is None:
         return Memory(host_bytes, "memory", cores)

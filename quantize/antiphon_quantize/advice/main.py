@@ -43,7 +43,9 @@ SERVICES = {
     PipelineKind.STT: ("stt", "stt-gpu"),
     PipelineKind.TTS: ("tts", "tts-gpu"),
 }
-"""The services of compose.yaml by the kind of their model; the first has its name, and runs on a CPU."""
+"""The services of compose.yaml by the kind of their model; the service of each kind that runs on a CPU has
+the kind's name.
+"""
 
 RESUMABLE = (
     "--worker=auto",
@@ -54,7 +56,9 @@ RESUMABLE = (
 
 ON_GPU = ["--device=cuda"]
 ON_CPU = ["--backend-option=onnx.spin=false"]
-"""Options of a worker by its device: workers share CPU cores, so threads of ONNX Runtime sleep."""
+"""Options of a worker by its device. Workers share CPU cores, so threads of ONNX Runtime sleep while they
+wait.
+"""
 
 CPU_IMAGE = (
     "    image: ${ANTIPHON_TORCH_IMAGE:-antiphon:cpu-torch}",
@@ -66,8 +70,8 @@ CPU_IMAGE = (
 def compose_override(fit: Fit[AudioFamily], request: FitRequest, gpus: int = 1) -> str:
     """A file that ``docker compose`` reads after compose.yaml.
 
-    Compose reads a file named compose.override.yaml automatically. Every GPU has its own service with the
-    requested sessions, and each worker has one GPU. Lists are JSON, which is valid YAML.
+    Compose reads a file named compose.override.yaml automatically. Each GPU has its own service with the
+    requested number of sessions. Lists are JSON, which is valid YAML.
     """
     kind = fit.family.kind
     model = fit.family.model(request.language)

@@ -219,7 +219,9 @@ def speech_advice(fit: Fit[AudioFamily], request: FitRequest, others: Iterable[F
 
 
 def time_lines(family: SpeechFamily, fit: Fit[AudioFamily], request: FitRequest) -> list[str]:
-    """For the requested GPU, or each known one: the milliseconds of a tick, and the sessions in time."""
+    """For the requested GPU, or for each known GPU: the time of a tick in milliseconds, and the number of
+    sessions in time.
+    """
     known = CARDS if request.card is None else (request.card,)
     sessions, work, rows = request.sessions, family.work(fit.precision), list[Row]()
     for each in (it for it in known if it.memory_bytes >= fit.facts.needed(sessions)):

@@ -15,7 +15,8 @@ from antiphon.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class TickPlan:
-    """The plan of a measurement: row counts, ascending; seconds of paced ticks a turn; turns of each model.
+    """The plan of a measurement: ascending row counts, seconds of paced ticks per turn, and the number of
+    turns of each model.
 
     Every turn starts with fresh rows and ``lead_frames`` uncounted ticks, so that contexts have the same
     length in every turn of every model.
@@ -39,7 +40,7 @@ class TickPlan:
 
 
 NOT_FINITE: Final = ("nan", "inf", "-inf")
-"""Texts for the numbers that JSON does not have."""
+"""Texts for numbers that JSON cannot represent."""
 
 
 def to_plain(value: Any) -> Any:
@@ -66,8 +67,9 @@ PREFERRED: Final[Mapping[str, str]] = {
 class Metric:
     """A measure of the gate.
 
-    ``value`` is the difference or the ratio of ``baseline`` and ``candidate``; both are None if it compares
-    the two directly. ``value`` None: not measured. ``limit`` and ``verdict`` are text.
+    ``value`` is the difference or the ratio of ``baseline`` and ``candidate``; these are None if the measure
+    compares the two models directly. If ``value`` is None, it was not measured. ``limit`` and ``verdict`` are
+    text.
     """
 
     name: str
@@ -80,7 +82,7 @@ class Metric:
 
     @property
     def score(self) -> float | None:
-        """The model's own number: the candidate's if there are two, else the comparison itself."""
+        """The number of the model: the candidate's number if there are two, else the comparison itself."""
         return self.value if self.candidate is None else self.candidate
 
 
@@ -96,7 +98,7 @@ class Quality:
 
     @property
     def headline(self) -> Metric | None:
-        """The first measured one of :data:`PREFERRED`."""
+        """The first measure of :data:`PREFERRED` that was measured."""
         known = {metric.name: metric for metric in self.metrics if metric.score is not None}
         return next((known[name] for name in PREFERRED if name in known), None)
 
@@ -166,8 +168,9 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class HardwareFacts:
-    """``count`` is the number of GPUs in use, or of processors available to this process; ``threads`` those
-    of the model."""
+    """``count`` is the number of GPUs in use, or of processors available to this process; ``threads`` is the
+    number of threads of the model.
+    """
 
     device: str
     count: int
@@ -185,7 +188,7 @@ class QuantizationFacts:
 
 @dataclass(frozen=True, slots=True)
 class SubjectFacts:
-    """Facts of a model on a backend after loading. ``versions`` are by package."""
+    """Facts of a model on a backend after loading. ``versions`` maps packages to their versions."""
 
     model: ModelFacts
     hardware: HardwareFacts
@@ -212,8 +215,8 @@ class RowsResult:
     Percentiles are over all paced ticks of all turns, ``samples_ms``; ``turn_p50_ms`` is the median's range
     over the turns. ``late`` counts ticks that ended over a frame's length after their frame was complete.
     ``frames_per_s`` and ``realtime_factor`` (seconds of audio answered per second) count all rows together,
-    back to back. ``speed_ratio`` is frames_per_s divided by the baseline's (without one, the first model's)
-    of the same turn.
+    back to back. ``speed_ratio`` is ``frames_per_s`` divided by that of the baseline in the same turn;
+    without a baseline, by that of the first model.
     """
 
     rows: int
@@ -245,8 +248,9 @@ class MeasuredMemory:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One model of a card. ``rows_in_time`` is a lower bound if the largest measured number of rows was in
-    time."""
+    """One model of a card. If the largest measured number of rows was in time, ``rows_in_time`` is a lower
+    bound.
+    """
 
     label: str
     facts: SubjectFacts
@@ -259,7 +263,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """All models of a run. ``load_average`` is the machine's before the run, over one minute."""
+    """All models of a run. ``load_average`` is the machine's load average over one minute, before the run."""
 
     schema: int
     started_at: str

@@ -33,9 +33,9 @@ from antiphon_quantize.bench.slots import Found, find_slots
 
 LEAST_PYTHON = (3, 11)
 LEAST_MEMORY_BYTES = 1_000_000_000
-"""Memory of the default model with its server, twice."""
+"""Twice the memory of the default model with its server."""
 LEAST_FILES = 4096
-"""Open files of a thousand calls with their recordings, and a reserve."""
+"""Open files for a thousand calls with their recordings, and a reserve."""
 NAME_WIDTH = 10
 
 ModuleFinder = Callable[[str], object | None]
@@ -50,7 +50,9 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "plot": ("matplotlib", "pictures of probe and bench"),
     "otel": ("opentelemetry.sdk", "OpenTelemetry traces"),
 }
-"""By extra: a module that only it installs, and its purpose. The default model needs none of them."""
+"""For each extra, a module that only the extra installs, and its purpose. The default model needs none of
+them.
+"""
 
 
 class DoctorState(StrEnum):
@@ -217,7 +219,9 @@ SECONDS = 3.0
 
 
 def check_default(model: str, *, is_timed: bool) -> DoctorLine:
-    """The backend for ``model`` here, and its speed: the slots of a server, and the ticks of all of them."""
+    """The backend for ``model`` on this machine, and its speed: the slots of a server, and the time of a tick
+    with all of them.
+    """
     try:
         checkpoint = load_checkpoint(model)
         backend = resolve_auto(checkpoint)
@@ -282,7 +286,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def look(asked: argparse.Namespace) -> Iterator[DoctorLine]:
-    """The findings in order, the slow one last."""
+    """The findings in order; the slow check is last."""
     checks: tuple[Callable[[], DoctorLine], ...] = (
         check_python, check_libopus, check_cores, check_memory, check_gpus, check_files, check_sound
     )  # fmt: skip

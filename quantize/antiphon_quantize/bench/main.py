@@ -74,8 +74,8 @@ def choose(options: argparse.Namespace) -> tuple[list[Subject], Subject | None]:
     """The models to measure, and the baseline, which is one of them.
 
     Raises:
-        ConfigError: the baseline is none of them.
-        AntiphonError: a model is missing, or no installed backend runs it.
+        ConfigError: the baseline is not one of the models. AntiphonError: a model is missing, or no installed
+        backend runs it.
     """
     entries = chosen_entries(options)
     subjects = make_subjects(entries)

@@ -55,7 +55,7 @@ class QualitySource:
         """Read the files, which are in the order of the subjects that are not the baseline.
 
         Raises:
-            ConfigError: files without a baseline, a wrong number of files, or a file in another format.
+            ConfigError: files are given without a baseline, in the wrong number, or in another format.
         """
         self._baseline, self._gate = baseline, gate
         self._judged = {subject.label: subject for subject in subjects if subject is not baseline}
@@ -122,7 +122,7 @@ def chosen_entries(options: argparse.Namespace) -> tuple[ModelConfig, ...]:
     """The models that the options of :func:`add_models_options` request.
 
     Raises:
-        ConfigError: both a file and models, or a file without models.
+        ConfigError: both a file and models are given, or the file has no models.
     """
     common = {
         "backend": options.backend,
@@ -141,8 +141,8 @@ def make_subjects(entries: Sequence[ModelConfig]) -> list[Subject]:
     """The subjects of a measurement by unique labels: a model's name, and its backend where necessary.
 
     Raises:
-        ConfigError: two have one name, or an option that is not NAME=VALUE.
-        AntiphonError: a model is missing, or no installed backend runs it.
+        ConfigError: two models have the same name, or an option is not NAME=VALUE. AntiphonError: a model is
+        missing, or no installed backend runs it.
     """
     subjects: dict[str, Subject] = {}
     checkpoints = [load_checkpoint(entry.model) for entry in entries]
@@ -176,7 +176,7 @@ def add_plan_options(parser: argparse.ArgumentParser, *, seconds: float, rows: s
 
 
 def plan_of(options: argparse.Namespace) -> TickPlan:
-    """The measurement plan of the options. Raises ConfigError for rows that are no numbers."""
+    """The measurement plan of the options. Raises ConfigError if the rows are not numbers."""
     return TickPlan(parse_rows(options.rows), options.seconds, options.turns, options.lead_frames)
 
 

@@ -59,8 +59,8 @@ def draw(card: Card, path: Path) -> None:
 def quality_points(card: Card) -> tuple[str, dict[str, float]]:
     """The measure of quality on this card, as text, and its finite number for every model that has one.
 
-    It is the first model's headline. The baseline's number comes from the gate's comparison with the others,
-    or is 1 for a measure of similarity.
+    The measure is the first model's headline. The baseline's number comes from the gate's comparison with the
+    other models, or is 1 for a measure of similarity.
     """
     headlines = [entry.quality.headline for entry in card.entries if entry.quality is not None]
     name = next((metric.name for metric in headlines if metric is not None), None)
@@ -128,7 +128,7 @@ def _draw_memory(axes: Any, card: Card) -> None:
 
 
 BUSY_SHARE = 0.3
-"""Load average per processor above which another program disturbs the run."""
+"""Load average per processor above which another program is assumed to disturb the run."""
 NOT_MEASURED = "not measured"
 
 
@@ -160,7 +160,7 @@ def render(card: Card, figure: str | None = None) -> str:
 
 
 def summary(card: Card) -> str:
-    """The terminal's output: the ticks of each model in 80 columns, and several models side by side."""
+    """The output for a terminal of 80 columns: the ticks of each model, and several models side by side."""
     parts = [
         f"{entry.label} ({entry.facts.backend}, {entry.facts.dtype})\n"
         + table([(*row[:2], *row[3:7]) for row in _results(card, entry)])  # the card has all columns
@@ -355,7 +355,7 @@ def write_new(path: Path, text: str) -> None:
     """Write a new file, and the folders above it.
 
     Raises:
-        ConfigError: it exists, or cannot be written.
+        ConfigError: the file exists, or cannot be written.
     """
     check_absent(path)
     try:

@@ -20,11 +20,11 @@ from antiphon_quantize.bench.card import MeasuredMemory, SubjectFacts, TickPlan
 from antiphon_quantize.bench.subject import Subject, load_subject, memory_of
 
 LEVEL = 0.1
-"""Standard deviation of the noise input of every row: about that of speech."""
+"""Standard deviation of the noise that is the input of every row, about that of speech."""
 SPOKEN_TOKEN, SPOKEN_TEXT = 5, "Hello."
-"""The repeated word of a tts row: a token that is not padding, and a separate sentence."""
+"""The word that a tts row repeats: a token that is not padding, as a separate sentence."""
 THROUGHPUT_SHARE = 0.25
-"""Additional share of a turn's seconds for ticks back to back."""
+"""Additional share of a turn's seconds for ticks that run back to back."""
 LEAST_TICKS = 5
 
 
@@ -32,8 +32,9 @@ LEAST_TICKS = 5
 class TickTurn:
     """One model's turn at one number of rows.
 
-    ``tick_s`` has the seconds of every paced tick; ``late`` of them ended over a frame's length after their
-    frame was complete. ``frames`` were then answered back to back, all rows together, in ``frames_s``.
+    ``tick_s`` has the duration in seconds of every paced tick; ``late`` of these ticks ended more than a
+    frame's length after their frame was complete. Then ``frames`` frames of all rows together were answered
+    back to back in ``frames_s`` seconds.
     """
 
     rows: int
@@ -157,7 +158,7 @@ class FarPlayer:
         """Start the process and load the model there.
 
         Raises:
-            BackendError: it cannot be loaded there; the message is that process's.
+            BackendError: the model cannot be loaded there; the message comes from that process.
         """
         context = multiprocessing.get_context("spawn")  # a fork would start with all modules of this process
         self._label = subject.label
@@ -216,8 +217,9 @@ class FarPlayer:
 
 
 def play(pipe: Connection, subject: Subject, plan: TickPlan) -> None:
-    """Run a player's process: progress as tuples, facts, then an answer to each question; a str is an
-    error."""
+    """Run a player's process. It sends progress as tuples, then the facts, then an answer to each question; a
+    str is an error.
+    """
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C reaches both processes: the parent will close the pipe

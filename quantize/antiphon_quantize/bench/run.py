@@ -23,8 +23,8 @@ def summarise(
 ) -> dict[str, tuple[RowsResult, ...]]:
     """Every model's results, one per number of rows, from its turns in the order of measurement.
 
-    Speed is a ratio to the ``baseline``'s of the same turn, or to the first model's if that is None; the
-    reference itself has none.
+    Speed is a ratio to the speed of ``baseline`` in the same turn, or of the first model if ``baseline`` is
+    None. The reference itself has no ratio.
     """
     other = baseline if baseline is not None else next(iter(turns))
     return {
@@ -68,10 +68,11 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def timely_rows(results: Sequence[RowsResult], frame_ms: float) -> tuple[int, bool]:
-    """The most rows whose p99 tick is in time, by the server's own rule, and whether it is a bound.
+    """The largest number of rows whose p99 tick is in time by the server's rule, and whether this is a lower
+    bound.
 
-    The rule is :func:`antiphon.engine.sizing.tick_limit_s` with the server's reserve. It is a lower bound if
-    even the largest measured number of rows is in time; 0 if the smallest is not.
+    The rule is :func:`antiphon.engine.sizing.tick_limit_s` with the server's reserve. The number is a lower
+    bound if the largest measured number of rows is in time, and 0 if the smallest is not.
     """
     limit_s = tick_limit_s(frame_ms / 1000, reserve_fraction=EngineConfig().tick_reserve_fraction)
     ticks = [TickTime(result.rows, result.p99_ms / 1000) for result in results]
@@ -84,7 +85,9 @@ Tell = Callable[[str], None]
 
 
 def take_turns(players: Mapping[str, Player], plan: TickPlan, tell: Tell) -> dict[str, list[TickTurn]]:
-    """The turns of every model at every number of rows: A, B, A, B, so that a disturbance affects all."""
+    """The turns of every model at every number of rows. Models alternate (A, B, A, B), so that a disturbance
+    affects all of them.
+    """
     turns: dict[str, list[TickTurn]] = {label: [] for label in players}
     for number in range(1, plan.turns + 1):
         for rows in plan.rows:
@@ -111,12 +114,11 @@ def run(
 ) -> Card:
     """Load every model, measure them alternately, judge their quality, and make the card.
 
-    ``makers`` have a label each, in order; ``baseline`` is one of them or None. ``quality`` is called by
-    label after the players have ended, when their memory is free.
+    ``makers`` maps labels to functions, in order; ``baseline`` is a label or None. ``quality`` is called with
+    each label after the players have ended and their memory is free.
 
     Raises:
-        ConfigError: frames of different lengths, which cannot be paced together.
-        BackendError: one of them cannot be run.
+        ConfigError: the models' frames have different lengths, so they cannot be paced together.
     """
     load = os.getloadavg()[0]
     with ExitStack() as stack:

@@ -1,4 +1,6 @@
-"""``antiphon bench slots``: the server's own search for slots, confirmed, and written as a configuration."""
+"""``antiphon bench slots``: runs the server's search for slots, confirms the result, and writes it as a
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ is 1: a frame may wait for one tick and then needs its own, so some frames would
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The chosen slots, and the paced ticks that confirm or refute them."""
+    """The chosen number of slots, and the paced ticks that confirm or refute it."""
 
     slots: int
     frame_ms: float
@@ -93,7 +95,7 @@ def find_slots(
 
 
 def ready_rows(backend: Backend, config: EngineConfig) -> int:
-    """The rows of a tick when all slots are busy: the search's number, or all of them."""
+    """The number of rows in a tick when all slots are busy: the number from the search, or all slots."""
     slots = backend.info.slots
     is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < slots
     if not is_packed or not backend.info.spec.kind.has_deadlines:
@@ -110,7 +112,7 @@ def main(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Find the slots of one model and write the configuration; 1 if they are not in time.
+    """Find the slots of one model and write the configuration; return 1 if they are not in time.
 
     Raises:
         AntiphonError: an invalid option, a file that exists, or a model that cannot be run.

@@ -1,4 +1,6 @@
-"""One model on one backend: loaded, warm, and described by all facts of a card except the numbers."""
+"""One model on one backend: loads it, warms it up, and describes it with all facts of a card except the
+measured numbers.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class Subject:
 
 
 def load_subject(subject: Subject, slots: int, progress: Progress) -> tuple[Backend, SubjectFacts]:
-    """Its backend with ``slots`` rows, warm, and the facts of the model.
+    """The warm backend of a subject with ``slots`` rows, and the facts of the model.
 
     Raises:
         AntiphonError: it cannot be loaded or run.
@@ -94,7 +96,7 @@ def format_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
 
 
 def quantization_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
-    """The rounding of the weights, from the manifest, and their form at run time, from the backend."""
+    """The rounding of the weights, from the manifest, and their format at run time, from the backend."""
     recipe = checkpoint.quantization_for(info.name)
     made = NONE
     if recipe is not None:
@@ -147,7 +149,8 @@ def memory_of(info: BackendInfo, peak_rss: Callable[[], int] | None = None) -> M
 def peak_bytes(status: Path = Path("/proc/self/status")) -> int:
     """The largest memory of this process so far.
 
-    ``ru_maxrss`` is used only without another way: on Linux a child begins with its parent's.
+    ``ru_maxrss`` is used only if there is no other way, because on Linux a child process starts with the
+    value of its parent.
     """
     try:
         found = re.search(r"^VmHWM:\s*(\d+) kB", status.read_text(), re.MULTILINE)
@@ -157,7 +160,7 @@ def peak_bytes(status: Path = Path("/proc/self/status")) -> int:
 
 
 def device_bytes(device: str) -> int | None:
-    """The largest reservation of torch on a GPU; None if it uses none."""
+    """The largest reservation of torch on a GPU; None if the model uses no GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not device.startswith("cuda") or not torch.cuda.is_initialized():
         return None

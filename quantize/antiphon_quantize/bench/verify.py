@@ -68,7 +68,7 @@ class Parity:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all tokens agree, and the sound except for rounding."""
+        """Whether all tokens agree, and the sound agrees except for rounding."""
         return self.first_difference is None and self.snr_db >= LEAST_SNR_DB
 
     def __str__(self) -> str:
@@ -110,7 +110,9 @@ def compare(upstream: BackendOutput, ours: BackendOutput) -> Parity:
 
 
 def snr_db(clean: FloatArray, other: FloatArray) -> float:
-    """Signal-to-noise ratio of ``other`` to ``clean``, of one shape; inf when they are equal."""
+    """Signal-to-noise ratio in dB of ``other`` to ``clean``, which have the same shape; inf if they are
+    equal.
+    """
     wide = clean.astype(np.float64)
     noise, signal = float(np.square(other - wide).sum()), float(np.square(wide).sum())
     if noise == 0:
@@ -240,7 +242,7 @@ def baseline_of(subject: Subject, checkpoint: Checkpoint, asked: str | None) -> 
     """The baseline of a model: the requested one, or for graphs the weights of their source.
 
     Raises:
-        AntiphonError: it is missing, or no installed backend runs it.
+        AntiphonError: the baseline is missing, or no installed backend runs it.
     """
     if asked is not None:
         (baseline,) = make_subjects([ModelConfig(model=asked, device=subject.device)])

@@ -1,4 +1,5 @@
-"""The reference backend: S rows of upstream's Mimi and language model, stepped through their masks.
+"""The reference backend: S rows of upstream's Mimi and language model, in which masks select the rows of a
+step.
 
 Upstream's own loaders read a checkpoint's local files.
 """
@@ -66,7 +67,7 @@ def load_lm(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) ->
 
 
 def sum_condition(model: LMModel, family: str) -> torch.Tensor | None:
-    """The addend of a conditioned model (Hibiki) for every step's input: ``[1, 1, dim]``, or None.
+    """The vector ``[1, 1, dim]`` that a conditioned model (Hibiki) adds to the input of every step, or None.
 
     Raises UnsupportedError if the model has other conditions.
     """
@@ -197,7 +198,7 @@ class ReferenceExecutor:
         return to_numpy(tensors)
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        """Reverse :meth:`to_host`; upstream's state has no uint16 of its own."""
+        """Reverse :meth:`to_host`; upstream's state itself has no uint16."""
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return {
             name: (tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor).to(self._device)
@@ -205,15 +206,16 @@ class ReferenceExecutor:
         }
 
     def choose_threads(self) -> None:
-        """No effect: there is one way to use threads."""
+        """No effect: threads are used in one way."""
 
     def state_bytes(self) -> int:
         """Bytes of streaming state for all rows."""
         return self._mimi_rows.bytes() + (self.lm.state_bytes() if self.lm is not None else 0)
 
     def age(self, frames: int) -> None:
-        """No effect: a tick takes as long for fresh rows, since attention reads whole rings and masks empty
-        slots."""
+        """No effect: a tick takes as long for fresh rows, because attention reads whole rings and masks empty
+        slots.
+        """
 
     def close(self) -> None:
         """Release the modules, and the memory that the device keeps for them."""
@@ -247,8 +249,8 @@ def make(
     of torch's threads on a CPU, process-wide (None: all usable cores but one).
 
     Raises:
-        UnsupportedError: a pipeline or checkpoint that upstream's modules cannot run here.
-        ConfigError: no such device or dtype, or fewer than one slot or thread.
+        UnsupportedError: upstream's modules cannot run the pipeline or the checkpoint here. ConfigError: the
+        device or dtype does not exist, or there is less than one slot or thread.
     """
     spec = checkpoint.spec
     if spec.kind not in (PipelineKind.CODEC, PipelineKind.DUPLEX):

@@ -1,8 +1,8 @@
 """One step of upstream's language model for all rows, with separate sampling for each row.
 
-Upstream's ``LMGen`` samples with one global generator and one temperature for the whole batch. Here its model
-is called directly: ``forward_text``, then ``forward_depformer`` once per codebook, with the delays and the
-choice of tokens computed in numpy by :mod:`antiphon.models`.
+Upstream's ``LMGen`` samples with one global generator and one temperature for the whole batch. This module
+calls upstream's model directly: ``forward_text``, then ``forward_depformer`` once per codebook, with the
+delays and the choice of tokens computed in numpy by :mod:`antiphon.models`.
 
 Upstream keeps the state of a whole batch in dataclasses of tensors, one per streaming module
 (``moshi/modules/streaming.py``). Row r of these tensors is the whole state of row r.
@@ -49,7 +49,7 @@ class StreamRows:
     def views(self) -> dict[str, torch.Tensor]:
         """The state as views, rows on the first axis, by name.
 
-        The names are stable for one model. The views are valid until the next step, since upstream replaces
+        The names are stable for one model. The views are valid until the next step, because upstream replaces
         some tensors instead of writing to them. Raises UnsupportedError if all rows share a tensor of the
         state.
         """

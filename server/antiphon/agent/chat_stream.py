@@ -1,4 +1,6 @@
-"""The stream of a chat completion: server-sent events to pieces of a reply, without I/O, with limits."""
+"""Parses the stream of a chat completion: server-sent events in, pieces of a reply out. It has limits and no
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,20 @@ from typing import Any, Final, TypeAlias
 from antiphon.errors import TextModelError
 
 MAX_LINE_BYTES: Final = 65_536
-"""Most bytes of one event of a stream, which contains one token or a few."""
+"""Maximum bytes of one event. An event contains one token or a few."""
 
 MAX_REPLY_CHARS: Final = 32_768
-"""Most characters of a reply: half an hour of speech; a longer one is cut."""
+"""Maximum number of characters of a reply: half an hour of speech; a longer one is cut."""
 
 MAX_EVENTS: Final = 65_536
-"""Most events of a reply, including those of reasoning; a longer one is an error."""
+"""Maximum number of events of a reply, including the model's reasoning; a longer reply is an error."""
 
 MAX_ARGUMENT_CHARS: Final = 65_536
 MAX_TOOL_CALLS: Final = 16
 MAX_NAME_CHARS: Final = 256
-"""Limits on the arguments of all tool calls of a reply, on their number, and on their names and ids."""
+"""Limits of one reply's tool calls: the characters of all arguments, the number of calls, the characters of a
+name or an id.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Thoughts:
         self._thinks = False
 
     def feed(self, text: str) -> str:
-        """Add text; returns the part that is certainly neither reasoning nor part of a mark."""
+        """Add text; return the part that is neither reasoning nor the start of a mark."""
         text, said = self._rest + text, ""
         while True:
             mark = self.MARKS[self._thinks]
@@ -84,14 +88,15 @@ class Thoughts:
         return said if self._thinks else said + sure
 
     def finish(self) -> str:
-        """End the text; returns the kept text that did not become a mark."""
+        """End the text; return the text that was kept as the possible start of a mark."""
         rest, self._rest = self._rest, ""
         return "" if self._thinks else rest
 
 
 class ChatStream:
-    """The parser of one reply; ``events`` counts those so far. ``is_done``: the rest of the stream is
-    ignored."""
+    """The parser of one reply; ``events`` counts the events so far. After ``is_done`` the rest of the stream
+    is ignored.
+    """
 
     def __init__(self) -> None:
         """Start before the first byte."""
@@ -105,11 +110,11 @@ class ChatStream:
         self._places: dict[int, int] = {}  # of the latest call of each index, in the list of ids
 
     def feed(self, data: bytes) -> list[Piece]:
-        """The pieces that are complete with these bytes.
+        """Add bytes; return the pieces that they complete.
 
         Raises:
-            TextModelError: an invalid event, a line or arguments that are too long, too many events, an error
-                of its server.
+            TextModelError: an invalid event, a line or arguments that are too long, too many events, or
+                an error that the server sent.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         longest = max(map(len, (*lines, self._rest)))

@@ -1,4 +1,4 @@
-"""The conversation of a call for a text model: limited in tokens, without words that were not played."""
+"""The conversation of a call for a text model: limited in tokens; words that were not played are deleted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from enum import StrEnum
 from typing import Any, Final
 
 MAX_ENTRIES: Final = 1000
-"""Most entries, more than a model's context holds; above it the oldest are dropped, system texts last."""
+"""Maximum number of entries, more than a model's context holds. Above it the oldest entries are dropped,
+system texts last.
+"""
 
 MAX_CHARS: Final = 1_048_576
-"""Most characters of all entries; above it the oldest are dropped, too."""
+"""Maximum number of characters of all entries; above it the oldest entries are dropped."""
 
 BYTES_A_TOKEN: Final = 3
 TOKENS_A_MESSAGE: Final = 4
@@ -34,8 +36,8 @@ class Role(StrEnum):
 class HistoryEntry:
     """One entry. A reply has its ``words``, each with its begin and its end in the sound, in milliseconds.
 
-    ``lost`` are begins and ends of sound that did not reach the client. ``call_id`` and ``name`` are a tool
-    call's, whose ``text`` are the arguments.
+    ``lost`` lists the begin and end of each part of the sound that did not reach the client. An entry for a
+    tool call has ``call_id`` and ``name``, and its ``text`` is the arguments.
     """
 
     role: Role
@@ -61,7 +63,7 @@ class HistoryEntry:
             self.words.append((word, start_ms, end_ms))
 
     def lose(self, begin_ms: int, end_ms: int) -> None:
-        """This part of a reply's sound is lost: delete the words that it contains a part of."""
+        """Mark a part of a reply's sound as lost, and delete the words that overlap it."""
         if begin_ms < end_ms:
             self.lost.append((begin_ms, end_ms))
             self.words = [it for it in self.words if it[2] <= begin_ms or end_ms <= it[1]]
@@ -84,7 +86,7 @@ class History:
         return self._entries[name]
 
     def put(self, name: str, entry: HistoryEntry, *, after: str | None = None) -> None:
-        """Add an entry after ``after``; None: at the end; "": at the start."""
+        """Add an entry after ``after``; None means at the end, "" at the start."""
         self._entries[name] = entry
         self._entries.move_to_end(name)
         if after is not None and (not after or after in self._entries):
@@ -102,7 +104,7 @@ class History:
         self._entries.pop(name, None)
 
     def cut(self, name: str, heard_ms: int) -> None:
-        """Delete the words of a reply after the played sound, and the whole reply if no word is left."""
+        """Delete the words of a reply that were not played, and the whole reply if no word is left."""
         entry = self._entries.get(name)
         if entry is None or entry.role is not Role.ASSISTANT:
             return
@@ -113,9 +115,9 @@ class History:
     def messages(self, instructions: str, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Messages for a text model: ``instructions``, then as many of the latest entries as fit.
 
-        The latest system texts are kept at any age, within half of the tokens; the last of them and the last
-        other entry are kept at any length. A tool call is included only with its output; an open call waits
-        until it is answered. With ``names`` only these entries are included.
+        The latest system texts use up to half of the tokens, whatever their age. The last system text and the
+        last other entry are kept whatever their length. A tool call is included only with its output; an open
+        call waits until it is answered. With ``names`` only these entries are included.
         """
         chosen = [it for name, it in self._entries.items() if names is None or name in names]
         outputs = {it.call_id: it for it in chosen if it.role is Role.OUTPUT}

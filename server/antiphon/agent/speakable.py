@@ -7,7 +7,7 @@ import unicodedata
 from typing import Final
 
 MAX_HELD_CHARS: Final = 4096
-"""Most characters of an incomplete line; a longer one is processed as if it had ended."""
+"""Maximum number of characters of an incomplete line; a longer one is processed as if it had ended."""
 
 FENCE: Final = "```"
 

@@ -24,37 +24,38 @@ from antiphon.errors import TextModelError
 CONNECT_S: Final = 2.0
 FIRST_S: Final = 8.0
 NEXT_S: Final = 8.0
-"""Seconds to connect, from the request to the first piece of a reply, and between two pieces."""
+"""Timeout in seconds for the connection, for the first piece of a reply, and between two pieces."""
 
 THINK_S: Final = 30.0
-"""Seconds between two pieces while events without one arrive: the model reasons."""
+"""Timeout in seconds between two pieces while other events arrive, such as the model's reasoning."""
 
 TRIES: Final = 2
-"""Attempts per endpoint, before any part of a reply has arrived."""
+"""Number of attempts per endpoint, before any part of a reply has arrived."""
 
 CHECK_S: Final = 2.0
-"""Seconds for an endpoint's answer to an availability check, and for which the answer is valid."""
+"""Timeout in seconds of an availability check, and seconds for which its result is used."""
 
 FEED_BYTES: Final = 4096
-"""Most bytes of a stream that are parsed at once, in a millisecond."""
+"""Maximum number of bytes of a stream that are parsed at once; this takes a millisecond."""
 
 MAX_LIST_BYTES: Final = 1_048_576
-"""Most bytes of an endpoint's list of models."""
+"""Maximum number of bytes of an endpoint's list of models."""
 
 MAX_NAMED_CHARS: Final = 100
-"""Most characters of a model's name in an error."""
+"""Maximum number of characters of a model's name in an error."""
 
 REFUSES: Final = frozenset({429, 503})
-"""Statuses of a full server: it gets no other request at once, nor within its ``Retry-After``."""
+"""HTTP statuses of a full server. The client does not retry it at once, nor within its ``Retry-After``."""
 
 MAX_RETRY_AFTER_S: Final = 60
-"""Most seconds of a ``Retry-After``; a longer one counts as this."""
+"""Maximum number of seconds of a ``Retry-After``; a longer one is reduced to this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A text model. ``model`` None stands for the server's only one; the key is in the variable
-    ``key_env``."""
+    """A text model. If ``model`` is None, the server's only model is used. ``key_env`` names the environment
+    variable with the key.
+    """
 
     url: str
     model: str | None = None
@@ -110,7 +111,7 @@ class Patience:
 
 @dataclass(slots=True)
 class TextModel:
-    """Text models in the order of their requests; ``running`` counts replies in progress."""
+    """Text models in the order in which they are tried; ``running`` counts replies in progress."""
 
     endpoints: Sequence[Endpoint]
     patience: Patience = field(default_factory=Patience)
@@ -125,7 +126,7 @@ class TextModel:
         """The pieces of a reply, from the first endpoint that begins one.
 
         Raises:
-            TextModelError: none begins, or one that has begun fails; the last error.
+            TextModelError: no endpoint begins a reply (the last endpoint's error), or the reply fails.
         """
         self.running += 1
         try:
@@ -161,7 +162,7 @@ class TextModel:
         """The names of an endpoint's models.
 
         Raises:
-            TextModelError: it does not list them.
+            TextModelError: the endpoint does not list them.
         """
         limit_s = self.patience.first_s
         try:
@@ -177,7 +178,7 @@ class TextModel:
             raise _gone(endpoint, error, f"listed its models within {limit_s:g} s") from error
 
     async def is_up(self) -> bool:
-        """Whether an endpoint is available; for any number of callers there is one request in ``CHECK_S``."""
+        """Whether an endpoint is available; all callers share one request per ``CHECK_S`` seconds."""
         now_s = asyncio.get_running_loop().time()
         if self._check is None or (self._check.done() and now_s - self._checked_s >= CHECK_S):
             self._check, self._checked_s = asyncio.create_task(self._is_there()), now_s
@@ -205,7 +206,7 @@ class TextModel:
         """The name of an endpoint's model: the configured one, or the only one.
 
         Raises:
-            TextModelError: there are several, or none.
+            TextModelError: the endpoint lists several models, or none.
         """
         if endpoint.model is not None:
             return endpoint.model

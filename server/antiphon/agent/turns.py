@@ -17,13 +17,15 @@ ONSET_MS: Final = 50
 """Milliseconds of continuous sound that begin speech: a click is shorter."""
 
 GAP_MS: Final = 80
-"""Longest quiet within a word, in milliseconds."""
+"""Longest quiet in milliseconds that is still within a word."""
 
 HOLD_MS: Final = 150
-"""Milliseconds of speech during a reply that pause its sound; a client has at most 160 ms of it by then."""
+"""Milliseconds of speech during a reply that pause its sound. By then the client has at most 160 ms of sound
+ahead..
+"""
 
 BACKCHANNEL_MS: Final = 400
-"""Milliseconds of speech during a reply that cut it; a word that is not a backchannel cuts it, too."""
+"""Milliseconds of speech during a reply that cut it. A word that is not a backchannel also cuts it.."""
 
 BACKCHANNELS: Final = frozenset(
     {"ah", "aha", "hm", "hmm", "mhm", "mm", "mmhm", "oh", "ok", "okay", "right", "sure", "uh", "uhuh", "yeah"}
@@ -38,10 +40,10 @@ PAUSE_FRAMES: Final = 3
 class TurnRules:
     """The rules for turns.
 
-    ``silence_ms`` of quiet end a turn, as does a mean probability of a pause above ``pause``. ``suspect_ms``
-    of quiet start a request early. With ``is_manual`` only the client ends turns. ``creates``: an ended turn
-    gets a reply. ``interrupts``: speech cuts a reply. After ``idle_ms`` in which neither side speaks, the
-    text model may speak once; 0: never.
+    A turn ends after ``silence_ms`` of quiet, or when the mean probability of a pause exceeds ``pause``.
+    After ``suspect_ms`` of quiet the agent sends a request early. With ``is_manual`` only the client ends
+    turns. With ``creates`` an ended turn gets a reply. With ``interrupts`` speech cuts a reply. After
+    ``idle_ms`` without speech on either side the text model may speak once; 0 means never.
     """
 
     silence_ms: int = 500
@@ -80,7 +82,7 @@ class SpeechBegan:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The caller's turn ended at ``ms``; ``is_manual``: by the client."""
+    """The caller's turn ended at ``ms``; ``is_manual``: the client ended it."""
 
     ms: int
     is_manual: bool = False
@@ -129,7 +131,7 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class FallIdle:
-    """Both sides were silent for a while: request a reply from the text model, which may be empty."""
+    """Both sides were silent for a while: request a reply, which may be empty, from the text model."""
 
 
 TurnAction: TypeAlias = (
@@ -138,7 +140,7 @@ TurnAction: TypeAlias = (
 
 
 class TurnMachine:
-    """The turns of one call. ``is_bringing``: :class:`BringOut` of ``number`` is pending."""
+    """The turns of one call. ``is_bringing``: the :class:`BringOut` with ``number`` is pending."""
 
     def __init__(self, rules: TurnRules) -> None:
         """Start in silence."""
@@ -160,7 +162,7 @@ class TurnMachine:
 
     @property
     def has_reply(self) -> bool:
-        """Whether a reply is in progress that the server sends or may send."""
+        """Whether the server is sending a reply, or has one that it may send."""
         return self.reply in (ReplyState.THINKING, ReplyState.SPEAKING, ReplyState.HELD)
 
     def change(self, rules: TurnRules) -> list[TurnAction]:
@@ -185,7 +187,7 @@ class TurnMachine:
         return actions
 
     def paused(self, probability: float) -> list[TurnAction]:
-        """Process the recogniser's probability that the caller pauses, for the next frame."""
+        """Process the recogniser's probability of a pause for the next frame."""
         self._pauses.append(probability)
         is_sure = len(self._pauses) == PAUSE_FRAMES and sum(self._pauses) > PAUSE_FRAMES * self.rules.pause
         if self.caller is CallerState.QUIET or not is_sure or self._quiet_ms < GAP_MS:
@@ -220,13 +222,13 @@ class TurnMachine:
         return self._answer()
 
     def commit(self) -> list[TurnAction]:
-        """End the caller's turn for the client."""
+        """End the caller's turn, at the client's request."""
         actions = [*self._drop(), *self._let_go()]
         self.caller, self._run_ms, self._turn_end_ms = CallerState.QUIET, None, self.now_ms
         return [*actions, TurnEnded(self.now_ms, is_manual=True), *self._bring_out()]
 
     def forget(self) -> list[TurnAction]:
-        """Withdraw the speech since the last turn for the client."""
+        """Withdraw the caller's speech since the last turn, at the client's request."""
         self._forgotten.append((self._turn_end_ms, self.now_ms))
         if self.caller is not CallerState.QUIET:
             self._has_words &= self._wants  # those of an earlier turn that is still to be answered
@@ -237,13 +239,13 @@ class TurnMachine:
         return any(begin_ms <= start_ms < end_ms for begin_ms, end_ms in self._forgotten)
 
     def create(self) -> list[TurnAction]:
-        """Request a reply for the client, which begins once all committed speech is transcribed."""
+        """Request a reply, at the client's request; it begins once all committed speech is transcribed."""
         actions = self._drop()
         self._wants = self._may_be_empty = True
         return [*actions, *self._answer()]
 
     def cancel(self) -> list[TurnAction]:
-        """Cancel the current reply, or the one that is due, for the client."""
+        """Cancel the current or the due reply, at the client's request."""
         self._wants = False
         return [*self._drop(), *(self._interrupt(by_caller=False) if self.has_reply else [])]
 
@@ -253,7 +255,7 @@ class TurnMachine:
             self.reply = ReplyState.SPEAKING
 
     def over(self) -> list[TurnAction]:
-        """End a reply that was played to its end or has failed."""
+        """End a reply that has failed or was played to its end."""
         self.reply, self._idle_ms = ReplyState.NONE, 0
         return self._answer()
 

@@ -52,10 +52,10 @@ class ForgetTurn:
 
 @dataclass(frozen=True, slots=True)
 class AskReply:
-    """Request a reply now, with ``settings`` of its own; ``tag`` is the requester's.
+    """Request a reply now, with its own ``settings``; ``tag`` is the requester's name for it.
 
-    ``entries``, if given, replace the history: names of its entries, or entries. A reply that ``is_apart`` is
-    not added to the history.
+    ``entries``, if given, replace the history; each is an entry, or the name of one in the history. A reply
+    that ``is_apart`` is not added to the history.
     """
 
     settings: AgentSettings
@@ -87,7 +87,7 @@ class RemoveEntry:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """The client played no more of a reply's sound than this."""
+    """The client played a reply's sound only up to this position."""
 
     item: str
     heard_ms: int
@@ -97,7 +97,7 @@ class Truncate:
 class SoundAgain:
     """The client has a new connection, and gets the last ``seconds`` of the reply ``item`` again.
 
-    ``lost_ms`` are begin and end of the part of its sound that the client never gets.
+    ``lost_ms`` is the begin and the end of the part that the client never gets.
     """
 
     seconds: float
@@ -123,7 +123,9 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class TurnStopped:
-    """The caller's turn ended at ``ms``; without detected speech, at the time when the client ended it."""
+    """The caller's turn ended at ``ms``; if no speech was detected, ``ms`` is the time at which the client
+    ended it.
+    """
 
     ms: int
 
@@ -151,15 +153,14 @@ class TurnWritten:
 
 @dataclass(frozen=True, slots=True)
 class ReplyBegan:
-    """A reply to ``asked``, or to a turn if that is None."""
+    """A reply began: to the request ``asked``, or to a turn if that is None."""
 
     asked: AskReply | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyWritten:
-    """The text of a reply was written, with a space after each word; ``is_whole``: these were the last
-    words."""
+    """The text of a reply was written, with a space after each word; ``is_whole`` marks the last words."""
 
     text: str
     is_whole: bool = False
@@ -167,7 +168,7 @@ class ReplyWritten:
 
 @dataclass(frozen=True, slots=True)
 class ReplyText:
-    """More of the spoken text, with the spaces between words; with sound, at the time when it is played.
+    """More of the spoken text, with the spaces between words. With sound, it comes when the sound is played.
 
     It belongs to the last ``length_ms`` of the sound before it.
     """

@@ -15,20 +15,23 @@ import numpy as np
 from antiphon.audio.pcm import FloatArray
 
 OVERDUE_S = 0.16
-"""Two frames: above ordinary jitter and clients' messages of 100 ms, below a pause in speech."""
+"""Delay after which audio is overdue: above ordinary jitter and messages of 100 ms, below a pause in speech.
+"""
 
 SETTLE_S = 0.02
-"""After a gap audio is collected for this time, so that a burst is not taken for renewed speech."""
+"""Time for which audio is collected after a gap, so that a burst is not taken for renewed speech."""
 
 SLACK_S = 0.08
-"""Audio may be early by at most this much; beyond that, it counts as audio that zeros have replaced.
+"""Maximum time that audio may be early. Beyond it, audio counts as late audio that zeros have replaced.
 
-A message longer than ``OVERDUE_S`` may be early by the excess, since its first sample cannot arrive sooner.
+A longer message may be early by the part of its length above ``OVERDUE_S``, because its first sample cannot
+arrive sooner.
 """
 
 MAX_FILL_S = 1.0
-"""Most zeros at once, in seconds. A longer gap between two calls of ``look`` is a pause of the server
-itself."""
+"""Maximum seconds of zeros inserted at once. A longer gap between two calls of ``look`` is a pause of the
+server itself.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +43,11 @@ class ClockCounts:
 
 
 class InputClock:
-    """Selects the audio and the zeros to be pushed for a caller; times are seconds of one clock.
+    """Decides which audio and zeros the server pushes for a caller. All times are in seconds of one clock.
 
     Call :meth:`arrive` with new audio, and :meth:`look` at :attr:`due_s`; both return float32 ``[N]`` to be
-    pushed now. Audio that zeros have replaced is dropped if it would be more than ``SLACK_S``, or a long
-    message's length, ahead of the time since the start.
+    pushed now. Late audio is dropped if it would put the stream more than ``SLACK_S``, or a long message's
+    length, ahead of the clock.
     """
 
     def __init__(self, sample_rate: int, frame_samples: int, now_s: float) -> None:
@@ -66,7 +69,7 @@ class InputClock:
 
     @property
     def due_s(self) -> float:
-        """The time at which :meth:`look` has work, unless audio arrives before."""
+        """The time of the next :meth:`look`, unless audio arrives before."""
         if self._late_since_s is not None:
             return self._late_since_s + SETTLE_S
         end = (self._pushed // self._frame + 1) * self._frame

@@ -15,15 +15,17 @@ from antiphon.audio.resample import Resampler
 from antiphon.errors import AudioError
 
 PCM_BYTES: Final = 32_768
-"""Bytes converted in one step: 0.7 s at 24 kHz, which an agent follows in a millisecond, and whole samples in
-every format."""
+"""Bytes converted in one step, a whole number of samples in every format: 0.7 s at 24 kHz, which an agent
+processes in 1 ms.
+"""
 
 RESAMPLED_BYTES: Final = 1024
-"""The same with a change of rate: 1024 samples of G.711, in 0.3 ms."""
+"""Bytes converted in one step if the rate changes: 1024 samples of G.711, in 0.3 ms."""
 
 MAX_FEED_SAMPLES: Final = 1_440_000
-"""Most samples of one message, a minute: two bytes of Opus can stand for 120 ms, so a limit in bytes is not
-enough."""
+"""Maximum number of samples of one message, a minute: two bytes of Opus can stand for 120 ms, so a limit in
+bytes is not enough.
+"""
 
 
 class Decoder(ABC):
@@ -31,9 +33,9 @@ class Decoder(ABC):
     thread-safe.
 
     On an event loop, :meth:`put` a message and take its samples in steps of less than 1 ms; elsewhere
-    :meth:`feed` decodes it at once. ``has_more`` after a step: another one is due, before the next message.
-    ``waiting_samples`` are those of short packets, which cost less when decoded together; else it is
-    infinite.
+    :meth:`feed` decodes it at once. ``has_more`` after a step means that another step is due before the next
+    message. ``waiting_samples`` counts the samples of short packets, which are decoded together to save time;
+    without such packets it is infinite.
     """
 
     piece_bytes = PCM_BYTES
@@ -56,7 +58,7 @@ class Decoder(ABC):
         """The next samples, float32 ``[N]``, N possibly 0; None when there is nothing to decode.
 
         Raises:
-            AudioError: data that the codec cannot decode; the decoder can continue with the next.
+            AudioError: data that the codec cannot decode; the decoder can continue with the next message.
         """
 
     def feed(self, data: bytes) -> FloatArray:
@@ -98,7 +100,7 @@ class Encoder(ABC):
         """
 
     def finish(self) -> list[bytes]:
-        """The payload that ends the stream, to be sent last. Nothing may be encoded afterwards."""
+        """The payload that ends the stream, to be sent last. The encoder accepts no further audio."""
         return []
 
     def close(self) -> None:  # noqa: B027 - most codecs have none
@@ -134,5 +136,5 @@ class SampleEncoder(Encoder):
         self._resampler = None if rate == wire_rate else Resampler(rate, wire_rate)
 
     def encode(self, pcm: FloatArray) -> list[bytes]:
-        """Any number of samples, one payload."""
+        """Encode any number of samples as one payload."""
         return [self._convert(pcm if self._resampler is None else self._resampler.feed(pcm))]

@@ -33,9 +33,10 @@ from antiphon.errors import AudioError
 class AudioCodec:
     """One form of mono audio.
 
-    ``encoder`` and ``decoder`` make one for a direction of a session, from the model's rate and the wire's; a
-    format that the server only writes has no decoder. ``content_type`` is its HTTP media type. ``is_framed``:
-    each message is independent, so it may be stamped with its frame or lost, and its call may be resumed.
+    ``encoder`` and ``decoder`` are factories, called once for each direction of a session with the model's
+    rate and the rate on the wire; a format that the server only writes has no decoder. ``content_type`` is
+    its HTTP media type. ``is_framed``: each message is independent, so it may be stamped with its frame or
+    lost, and its call may be resumed.
     """
 
     content_type: str
@@ -72,7 +73,7 @@ CODECS: Final[Mapping[str, AudioCodec]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class WireFormat:
-    """A codec by its name, and for a codec of several rates the rate on the wire."""
+    """A codec's name and, for a codec of several rates, the rate on the wire."""
 
     codec: str
     rate: int = SAMPLE_RATE

@@ -15,10 +15,9 @@ from antiphon.errors import AudioError
 
 
 def read_audio(path: Path, sample_rate: int = 24_000) -> FloatArray:
-    """All of a WAV, MP3, FLAC or Ogg file as float32 ``[N]`` at ``sample_rate``, channels averaged to mono.
+    """Read a WAV, MP3, FLAC or Ogg file as float32 ``[N]`` at ``sample_rate``, its channels averaged to mono.
 
-    The time axis is kept: sample n is the file's sound at ``n / sample_rate`` seconds. Samples are in [-1,
-    1].
+    Sample n is the file's sound at ``n / sample_rate`` seconds, in [-1, 1].
 
     Raises:
         AudioError: the file does not exist, or is not readable audio.

@@ -21,7 +21,7 @@ _Codes: TypeAlias = NDArray[np.uint8]
 _Levels: TypeAlias = NDArray[np.int64]
 
 _MU_BIAS = 132
-"""33 units of the recommendation's 14 bits: with it each segment begins at a power of two."""
+"""The bias of mu-law in units of 14 bits, which makes each segment begin at a power of two."""
 _MU_CLIP = 32_635
 _SCALE = np.float32(32768)
 

@@ -12,8 +12,9 @@ import numpy as np
 from antiphon.audio.pcm import FloatArray
 
 BLOCK_MS = 10
-"""Length of a block in ms: a frame's loudness is that of its loudest block, so that an onset at its end
-counts in full."""
+"""Length of a block in ms: the loudest block determines a frame's loudness, so that an onset at the end of
+the frame counts.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ class GateRules:
 class OutputGate:
     """The gate of one session, without delay: frames pass unchanged while it is open, except for the ramps.
 
-    It opens, for a whole frame, at a frame that has text or that is louder than ``open_dbfs``. It closes at
-    the first frame after ``hold_ms`` without text and without a block above ``close_dbfs``.
+    It opens for a whole frame if the frame has text or is louder than ``open_dbfs``. It closes at the first
+    frame after ``hold_ms`` without text and without a block above ``close_dbfs``.
     """
 
     def __init__(self, sample_rate: int, rules: GateRules | None = None) -> None:
@@ -51,7 +52,7 @@ class OutputGate:
         self.is_open = False
 
     def pass_frame(self, pcm: FloatArray, *, has_text: bool) -> FloatArray:
-        """The gated frame, float32 ``[N]``; ``has_text``: its token is no padding."""
+        """The gated frame, float32 ``[N]``; ``has_text``: the frame's token is not padding."""
         was_open = self.is_open
         self._follow(pcm, has_text=has_text)
         if was_open and self.is_open:

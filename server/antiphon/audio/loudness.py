@@ -1,4 +1,4 @@
-"""Loudness of a recording, and scaling to that of another: ITU-R BS.1770-4, mono."""
+"""Measures the loudness of a recording and scales it to another loudness: ITU-R BS.1770-4, mono."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ABSOLUTE_GATE_LUFS = -70.0
 RELATIVE_GATE_LU = -10.0
 
 _RESPONSE_S = 1.0
-"""Padding for the weighting filter: after one second its 38 Hz high-pass has decayed below float64."""
+"""Seconds of padding for the weighting filter, after which its 38 Hz high-pass has decayed below float64."""
 
 
 def loudness_lufs(pcm: FloatArray, sample_rate: int) -> float:
-    """The integrated loudness of mono ``pcm [N]``; -inf if nothing in it is above the gate.
+    """The integrated loudness of mono ``pcm [N]``; -inf if no block is above the gate.
 
     Raises:
         AudioError: shorter than one block of 0.4 s.

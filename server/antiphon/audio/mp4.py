@@ -1,9 +1,9 @@
 """The header of an MP4 file, checked before FFmpeg reads it.
 
 FFmpeg makes a table entry of 24 bytes for every sample that a header states, however small the header: a file
-of 300 bytes can state 2^27. It repeats them for every edit, and for PCM makes one for every 160 samples of a
-chunk. Compressed headers (``cmov``) would hide such numbers, and tables of pictures (``iinf``, ``iloc``)
-contain others, so both are refused.
+of 300 bytes can state 2^27. It repeats these entries for every edit, and for PCM makes one for every 160
+samples of a chunk. Compressed headers (``cmov``) could hide such numbers, and tables of pictures (``iinf``,
+``iloc``) have further numbers, so both are refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ MAX_HEADER_BYTES: Final = 16 * 2**20
 """Bytes of everything but the audio itself; an hour of AAC has 0.7 MB."""
 
 MAX_BOXES: Final = 65_536
-"""Most boxes at the top level: half of them are fragments, of which an hour has several thousand."""
+"""Maximum number of boxes at the top level: half of them are fragments, of which an hour has several
+thousand.
+"""
 
 _COUNTS: Final = {b"stsz": 8, b"stz2": 8, b"trun": 4}
 """The offset of a box's sample count after its name."""
@@ -43,10 +45,10 @@ _HEADER, _LONG_HEADER = 8, 16
 
 
 def check_mp4(file: BinaryIO) -> None:
-    """Check that a file's header states at most the allowed numbers; the position in the file is kept.
+    """Check that the numbers in a file's header are within the limits; the position in the file is kept.
 
     Raises:
-        AudioError: it states larger numbers.
+        AudioError: a number is above its limit.
     """
     position = file.tell()
     samples = edits = chunks = in_chunk = header_bytes = 0

@@ -1,11 +1,11 @@
 """Ogg pages around Opus packets (RFC 3533, RFC 7845), sans I/O, and the codec of such a stream.
 
-Reading accepts the same streams as the Moshi family's servers, since their clients must work unchanged:
+The reader accepts the same streams as the Moshi family's servers, because their clients must work unchanged:
 
 * One logical stream at a time. A page that begins a stream (with any serial) starts the next one; other pages
-  of another serial are skipped. A stream joined in the middle is read from there.
-* Pre-skip, output gain and granule positions are read but not applied. Time is the duration of the packets,
-  so that the rate of a peer's granules has no effect.
+  of another serial are skipped. If the reader joins a stream in the middle, it reads from there.
+* Pre-skip, output gain and granule positions are read but not applied. Time is the sum of the packets'
+  durations, so a peer's granule rate has no effect.
 * Bytes outside of pages, and pages with a wrong checksum, are skipped up to the next capture pattern and
   counted; too many in a row are an error. A packet with a missing page is dropped.
 
@@ -33,19 +33,23 @@ MAX_PACKET_BYTES = 61_440
 """Bytes of the longest packet a reader must accept (RFC 7845, section 6): 120 ms of eight stereo streams."""
 
 MAX_SKIPPED_BYTES = 65_536
-"""Bytes in a row outside of pages: about the longest page, so that one damaged page never ends a stream."""
+"""Maximum bytes in a row outside of pages. It is about the longest page, so that one damaged page never ends
+a stream.
+"""
 
 MAX_DAMAGED_PAGES = 16
-"""Most wrong checksums in a row; sockets do not damage bytes, and each costs the parsing of a page."""
+"""Maximum wrong checksums in a row. Sockets do not damage bytes, and each wrong checksum costs the parsing of
+a page.
+"""
 
 PIECE_BYTES: Final = 4096
-"""Bytes of a stream parsed in one step, 0.1 ms; the packets of a page that they complete wait."""
+"""Bytes of a stream parsed in one step, 0.1 ms; packets of a completed page wait for the next step."""
 
 STEP_SAMPLES: Final = 12_000
 """Audio decoded in one step: half a second in 0.5 ms."""
 
 STEP_PACKETS: Final = 32
-"""Packets decoded in one step: short packets cost more by number than by length."""
+"""Packets decoded in one step. The time to decode short packets depends on their number, not their length."""
 
 _CAPTURE = b"OggS\0"  # with the version, to reject more false page starts
 _HEAD = struct.Struct("<5sBqIIIB")
@@ -96,7 +100,7 @@ class OggOpusReader:
     """Parses a stream of bytes, in any portions, into audio packets.
 
     ``head`` is the OpusHead of the current stream, None before it or if it was joined in the middle;
-    ``granule_position`` is the last page's, in the peer's own unit. ``streams`` counts stream starts,
+    ``granule_position`` is that of the last page, in the peer's unit. ``streams`` counts stream starts,
     ``damaged_pages`` wrong checksums, ``skipped_bytes`` the bytes outside of pages, and ``gaps`` breaks in
     the numbering of pages. It buffers at most one page and one packet.
     """
@@ -121,7 +125,7 @@ class OggOpusReader:
 
         Raises:
             AudioError: another codec than Opus, a packet that is too long, or too many bytes outside of
-                pages. The buffer is discarded; the next bytes are read as after a gap.
+                pages. The reader then discards its buffer and reads the next bytes as after a gap.
         """
         buffer = self._buffer + data if self._buffer else data
         self._buffer = b""
@@ -281,8 +285,8 @@ def _checksum(page: bytes) -> bytes:
 class OggDecoder(Decoder):
     """Decodes the pieces of one Ogg/Opus stream.
 
-    As in upstream's servers, no pre-skip is removed, samples are not clipped, and a new stream
-    in the same session continues with the same decoder.
+    As in upstream's servers, the decoder keeps the pre-skip, does not clip samples, and stays the same for a
+    new stream in the session.
     """
 
     piece_bytes = PIECE_BYTES
@@ -294,7 +298,7 @@ class OggDecoder(Decoder):
         self._packets: deque[bytes] = deque()
 
     def step(self) -> FloatArray | None:
-        """Decode half a second of packets, or the packets that a piece completes."""
+        """Decode half a second of buffered packets, or the packets that a new piece completes."""
         if not self._packets:
             if not self._pieces:
                 return None
@@ -335,7 +339,7 @@ class OggEncoder(Encoder):
         return [headers + page]
 
     def finish(self) -> list[bytes]:
-        """The last page, if there was a first."""
+        """The last page, or nothing if no page was written."""
         return [] if self._headers else [self._ogg.finish()]
 
     def close(self) -> None:

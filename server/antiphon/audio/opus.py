@@ -26,8 +26,9 @@ from antiphon.errors import AudioError
 
 SAMPLE_RATE = 24_000
 PACKET_MS = (20, 40, 80)
-"""Lengths of encoded packets in ms. One of 80 ms needs a single call into libopus for a whole frame of the
-model."""
+"""Lengths of encoded packets in ms. A packet of 80 ms needs a single call into libopus for a whole frame of
+the model.
+"""
 
 BITRATE = 48_000
 COMPLEXITY = 4
@@ -35,15 +36,17 @@ COMPLEXITY = 4
 original than upstream's setting; measured in docs/adr/0002-opus-through-libopus.md."""
 
 MAX_PACKET_BYTES = 4000
-"""Bytes of a packet: the buffer that libopus advises, and the limit of the stock web client's decoder."""
+"""Maximum bytes of a packet: the size of the buffer that libopus advises, and the limit of the stock web
+client's decoder.
+"""
 
 MAX_PACKET_MS: Final = 120.0
 MAX_FRAME_BYTES: Final = 1275
 MAX_FRAMES: Final = 48
-"""Frames of one packet (section 3.2.5)."""
+"""Maximum number of frames in one packet (section 3.2.5)."""
 
 FRAME_MS: Final = (*(10.0, 20.0, 40.0, 60.0) * 3, *(10.0, 20.0) * 2, *(2.5, 5.0, 10.0, 20.0) * 4)
-"""The length of a packet's frames, by its configuration (table 2): SILK, hybrid, CELT."""
+"""The length of a packet's frames for each configuration (table 2): SILK, hybrid, CELT."""
 
 _ONE, _ANY = 0, 3  # codes for one frame, and for a stated number; 1 and 2 are two frames
 _VARIABLE, _COUNT = 0x80, 0x3F
@@ -191,7 +194,8 @@ class OpusDecoder(_Native):
     def conceal(self, samples: int, following: bytes = b"") -> FloatArray:
         """The audio of a lost packet of ``samples``, float32 ``[samples]``.
 
-        It is what the ``following`` packet repeats of it, where that repeats any, else an estimate.
+        The decoder uses the copy of it in the ``following`` packet, if there is one, and otherwise an
+        estimate.
 
         Raises:
             AudioError: another number of samples than a packet has, or the decoder was closed.
@@ -223,7 +227,7 @@ def split_packet(packet: bytes) -> list[bytes]:
     """A packet of several frames as packets of one frame each.
 
     Raises:
-        AudioError: its lengths do not add up.
+        AudioError: the frame lengths do not add up.
     """
     sizes, start = (c_int16 * MAX_FRAMES)(), c_int()
     frames = load_packet_parse()(packet, len(packet), None, None, sizes, ctypes.byref(start))
@@ -238,7 +242,9 @@ def split_packet(packet: bytes) -> list[bytes]:
 
 
 def join_packets(packets: Sequence[bytes]) -> Sequence[bytes]:
-    """The same audio in one packet if all packets have one frame and one configuration; else unchanged."""
+    """Join packets into one packet, if each has one frame and all have one configuration; otherwise return
+    them unchanged.
+    """
     if len(packets) < 2 or {packet[:1] for packet in packets} != {packets[0][:1]}:
         return packets
     head = packets[0][0] if packets[0] else _ANY
@@ -258,7 +264,7 @@ def _size(size: int) -> bytes:
 
 
 class PacketDecoder(Decoder):
-    """One packet a message; short ones are decoded together."""
+    """Decodes messages of one packet each; short packets are decoded together."""
 
     def __init__(self, rate: int, _wire_rate: int) -> None:
         """Opus decodes to any of its rates."""
@@ -267,7 +273,7 @@ class PacketDecoder(Decoder):
         self.waiting_samples = 0
 
     def put(self, data: bytes) -> None:
-        """Buffer a packet; an empty one is invalid, and is decoded without waiting for more."""
+        """Buffer a packet; an empty packet is invalid and is decoded at once, without waiting for more."""
         self._pieces.append(data)
         self.waiting_samples += round(packet_ms(data) * self._rate / 1000) or self._rate
 
@@ -287,7 +293,7 @@ class PacketDecoder(Decoder):
 
 
 class PacketEncoder(Encoder):
-    """Any multiple of 20 ms, one packet each."""
+    """Encodes any multiple of 20 ms, one packet for each 20 ms."""
 
     def __init__(self, rate: int, _wire_rate: int) -> None:
         """Opus encodes from any of its rates."""

@@ -1,11 +1,13 @@
-"""The packets of one RTP stream in order, with each lost one reported once."""
+"""Puts the packets of one RTP stream in order, and reports each lost packet once."""
 
 from __future__ import annotations
 
 from typing import Final
 
 DEPTH: Final = 3
-"""Number of later packets after which a packet is lost: 60 ms, within which jitter may reorder packets."""
+"""Number of later packets after which a missing packet counts as lost: 60 ms. Jitter may reorder packets
+within this time.
+"""
 
 MAX_GAP: Final = 50
 """Number of consecutive missing packets above which the stream restarts: a second."""

@@ -55,7 +55,7 @@ class Resampler:
 
     @property
     def delay_s(self) -> float:
-        """Seconds of input that the latest output still waits for."""
+        """Seconds of further input that the latest output sample needs."""
         return 0.0 if self._up == self._down else self._half / self._source_rate
 
     def feed(self, pcm: FloatArray) -> FloatArray:
@@ -66,8 +66,7 @@ class Resampler:
         return self._run(pcm, _ceil_divided((self._received - self._half) * self._up, self._down))
 
     def finish(self) -> FloatArray:
-        """The remaining samples, float32 ``[M]``, with silence as further input. Nothing may be fed
-        afterwards."""
+        """The remaining samples, float32 ``[M]``, computed with silence as further input. Call it last."""
         silence = np.zeros(self._half, np.float32)
         return self._run(silence, _ceil_divided(self._received * self._up, self._down))
 

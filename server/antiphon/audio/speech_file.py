@@ -22,7 +22,7 @@ from antiphon.errors import AudioError
 
 
 class SampleFile(Encoder):
-    """Encodes 16-bit samples, and sends the file's header with the first of them."""
+    """Encodes 16-bit samples, and sends the file's header with the first samples."""
 
     def __init__(self, header: Callable[[int], bytes], rate: int, _wire_rate: int) -> None:
         """``header`` returns the header of a file of this rate."""
@@ -71,7 +71,7 @@ class OggFile(Encoder):
 class FileRecipe:
     """FFmpeg's settings for a file format: media type, container, codec, samples, and the options of both.
 
-    ``lead_samples`` of silence are first, so that the first frame of 80 ms fills the codec's lookahead.
+    ``lead_samples`` of silence come first, so that the first frame of 80 ms fills the codec's lookahead.
     """
 
     content_type: str

@@ -27,19 +27,22 @@ CODECS: Final = (
 """Accepted codecs, in addition to PCM."""
 
 MAX_CHANNELS: Final = 8
-"""Most channels (surround sound); each is decoded before mixing."""
+"""Maximum number of channels (surround sound); all of them are decoded before mixing."""
 
 MIN_GAP_S: Final = 0.04
 MAX_GAP_S: Final = 60.0
-"""Longest jump of a recording's clock that becomes silence, in seconds: clocks are rounded, and a longer one
-is not a gap."""
+"""Longest jump of a recording's clock that becomes silence, in seconds. A longer jump is not a gap but an
+error of the clock.
+"""
 
 _HEAD_BYTES: Final = 12
 _STATED: Final = ("wav", "w64", "aiff", "caf", "flac", "mp4")
 """Containers whose header states a length; in others the length is an estimate."""
 
 _CANCELLED: Final = 0.02
-"""Share of the loudest channel's energy, -17 dB, below which the channels of a mixture cancel out."""
+"""Share of the loudest channel's energy, -17 dB, below which the server assumes that the channels cancel each
+other out.
+"""
 
 _MAGIC: Final = {b"riff": "w64", b"caff": "caf", b"fLaC": "flac", b"OggS": "ogg", b"\x1a\x45\xdf\xa3": "webm"}
 
@@ -54,8 +57,9 @@ _OPTIONS: Final = {"protocol_whitelist": "none", "enable_drefs": "0"}
 MIN_REST_S: Final = 1.0
 _INDEX: Final = (b"\x1c\x53\xbb\x6b", b"\x12\x54\xc3\x67", b"\x10\x43\xa7\x70", b"\x19\x41\xa4\x69")
 _INDEX_WITHIN: Final = 64
-"""More than ``MIN_REST_S`` of bytes after the last packet of a WebM file are an unreadable end, unless an
-index, tags, chapters or attachments begin there."""
+"""Bytes after the last packet of a WebM file that last longer than ``MIN_REST_S`` are an unreadable end,
+unless an index, tags, chapters or attachments begin there.
+"""
 
 
 @dataclass(slots=True)
@@ -96,8 +100,8 @@ def container_of(head: bytes) -> str:
 
 
 def stated_seconds(file: BinaryIO) -> float | None:
-    """The length of a recording from its own header; None if only decoding can determine it. Nothing is
-    decoded.
+    """The length of a recording according to its header, without decoding; None if only decoding can
+    determine it.
 
     Raises:
         AudioError: no readable audio, or the rate or the channels are out of range.
@@ -112,7 +116,7 @@ def stated_seconds(file: BinaryIO) -> float | None:
 
 
 def stated_rate(file: BinaryIO) -> int:
-    """The sample rate of a recording from its own header, in Hz. Nothing is decoded.
+    """The sample rate of a recording according to its header, in Hz, without decoding.
 
     Raises:
         AudioError: no readable audio, or the rate or the channels are out of range.
@@ -125,8 +129,9 @@ def decode_pieces(file: BinaryIO, sample_rate: int, damage: Damage | None = None
     """The audio of a file as float32 ``[N]``, mono, in [-1, 1], at ``sample_rate``, a packet at a time.
 
     N is 0 for a packet without audio; a file may have any number of them. Decoding continues after a damaged
-    packet, with silence in its place, and ends with the container; ``damage`` counts both. The length of the
-    silence follows the recording's clock, or, for an MP3, which has no clock, the bytes of its packets.
+    packet, with silence in its place, and ends with the container; ``damage`` counts the packets and the
+    silence. The length of the silence follows the recording's clock, or, for an MP3, which has no clock, the
+    bytes of its packets.
 
     Raises:
         AudioError: no readable audio, or the rate or the channels are out of range.

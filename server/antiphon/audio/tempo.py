@@ -17,8 +17,9 @@ MIN_SPEED: Final = 0.25
 MAX_SPEED: Final = 4.0
 
 _ONE_FILTER: Final = 2.0
-"""Highest speed of one filter, which drops samples above it; its lowest speed is the inverse. Two in a row do
-both."""
+"""Highest speed of one filter; above it the filter drops samples. The lowest speed is its inverse. Two
+filters in a row reach the others.
+"""
 
 
 class Tempo:
@@ -64,7 +65,7 @@ class Tempo:
         return self._drain()
 
     def finish(self) -> FloatArray:
-        """The remaining samples, float32 ``[M]``. Nothing may be fed afterwards."""
+        """The remaining samples, float32 ``[M]``. Call it last."""
         if not self._samples:
             return np.zeros(0, np.float32)
         self._source.push(None)

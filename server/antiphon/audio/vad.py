@@ -89,7 +89,7 @@ class SpeechDetector:
         return self._blocks * BLOCK_MS
 
     def end(self) -> SpeechStopped | None:
-        """End current speech for another reason than its rule, unless the last frame is loud."""
+        """End the current speech for a reason outside of the rules, unless the last frame is loud."""
         if not self.is_speech or self._quiet * BLOCK_MS < PAUSE_MS:
             return None
         self.reset()

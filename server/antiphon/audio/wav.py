@@ -1,4 +1,4 @@
-"""WAV files of mono 16-bit or float32 samples, written."""
+"""Writes WAV files of mono 16-bit or float32 samples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def encode_wav(pcm: FloatArray, sample_rate: int, *, is_float: bool = False) -> 
 
 
 def streamed_header(sample_rate: int) -> bytes:
-    """The header of a mono 16-bit WAV file whose length is not known yet."""
+    """The header of a mono 16-bit WAV file of unknown length."""
     form = _FORMAT.pack(_INTEGER, 1, sample_rate, sample_rate * 2, 2, 16)
     longest = b"\xff\xff\xff\xff"
     return b"RIFF" + longest + b"WAVE" + _chunk(b"fmt ", form) + b"data" + longest

@@ -14,19 +14,21 @@ from antiphon.audio.pcm import float_from_s16le
 from antiphon.errors import AudioError
 
 RATES: Final = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000)
-"""Accepted rates: those of common sound devices and telephones. Filters for other rates take megabytes."""
+"""Accepted sample rates: those of common sound devices and telephones. The filter of any other rate takes
+megabytes.
+"""
 
 MAX_HEAD_BYTES: Final = 65_536
-"""Most bytes before the first sample; a title or a picture may precede it."""
+"""Maximum bytes before the first sample, where a title or a picture may be."""
 
 _PCM, _EXTENSIBLE = 1, 0xFFFE
 _UNKNOWN = (0, 0xFFFFFFFF)  # sizes in a header that was written before the samples
 
 
 class WavDecoder(Decoder):
-    """A WAV in portions of any size, to samples at ``rate``.
+    """Decodes a WAV in portions of any size to samples at ``rate``.
 
-    Bytes after the size in the header are not samples, but may be titles.
+    Bytes after the size in the header are not samples; they may be titles.
     """
 
     piece_bytes = RESAMPLED_BYTES
@@ -45,7 +47,7 @@ class WavDecoder(Decoder):
         """The samples of one portion.
 
         Raises:
-            AudioError: it is no WAV, or has another sample format.
+            AudioError: the file is not a WAV, or has another sample format.
         """
         if not self._pieces:
             return None

@@ -1,4 +1,4 @@
-"""The ends of a recording's words, at the pause after each, found by loudness.
+"""Finds by loudness where each word of a recording ends, at the pause after it.
 
 A recogniser gives only the start of a word. If the next word starts much later, the word has ended before.
 """
@@ -13,13 +13,13 @@ import numpy as np
 from antiphon.arrays import FloatArray
 
 BLOCK_S: Final = 0.02
-"""Seconds of a block; the loudness of each takes a byte, 180 KB an hour."""
+"""Length of a block in seconds. The loudness of a block takes one byte, 180 KB an hour."""
 
 PAUSE_BLOCKS: Final = 10
-"""Blocks of the shortest pause after a word; gaps within a word, as in a stop, are shorter."""
+"""Blocks of the shortest pause after a word; gaps within a word, as in a stop consonant, are shorter."""
 
 SHORTEST_BLOCKS: Final = 4
-"""Blocks of the shortest word; earlier sound may be the end of the previous word."""
+"""Number of blocks of the shortest word; sound before them may belong to the previous word."""
 
 LONGEST_S: Final = 2.0
 """Longest word in seconds, for noise without a pause."""
@@ -28,7 +28,9 @@ DROP_DB: Final = 25
 """Decibels below the loudest part of the word that count as quiet."""
 
 HEARD_DB: Final = 2 * DROP_DB
-"""Decibels by which a word may be quieter than later sound, such as a slam or the next word."""
+"""Decibels by which a word may be quieter than later sound, such as a slam or the next word, and still be
+found.
+"""
 
 _FLOOR_DB: Final = 120
 """Level of the byte 0, in decibels below full scale."""
@@ -53,7 +55,9 @@ class WordEnds:
         self._levels += np.clip(level_db + _FLOOR_DB, 0, 255).astype(np.uint8).tobytes()
 
     def end_of(self, start_s: float, next_s: float) -> float:
-        """The end of the word that starts at ``start_s``, with the next one at ``next_s``, in seconds."""
+        """The end in seconds of the word that starts at ``start_s``, when the next word starts at
+        ``next_s``.
+        """
         latest_s = min(next_s, start_s + LONGEST_S)
         first, last = math.floor(start_s / BLOCK_S), math.ceil(latest_s / BLOCK_S)
         levels = np.frombuffer(bytes(self._levels[first:last]), np.uint8).astype(np.int16)

@@ -1,4 +1,4 @@
-"""The interface of a backend: S rows of model state; each tick advances the rows it names by one frame.
+"""The interface of a backend: S rows of model state; each tick advances the named rows by one frame.
 
 A backend has the methods of :class:`Backend`. A factory named in :mod:`antiphon.backends.registry` makes it;
 from then on only one thread uses it. A framework provides an executor, :class:`DeviceRows`, which keeps S
@@ -7,12 +7,12 @@ which emit, and classifies errors.
 
 Rules every backend keeps (``tests/backends/test_contract_*.py`` check them):
 
-* A tick names its rows, each once, in any order. Rows that are not named keep their state. * ``reset`` is
-applied first: a row that is reset starts exactly like a fresh one. * No row can influence another. In
-``is_fixed`` ticks a row's results are bit-identical whichever rows are named with it, and in whatever
-order. In others they may differ in the last bits, as matrix products of other sizes do;
-docs/adr/0021-ready-rows.md has the table of stages that are bit-identical there too. * Outputs of rows that
-did not emit are undefined and must not be read.
+* A tick names its rows, each once, in any order. Rows that are not named keep their state.
+* ``reset`` is applied first, and the row then starts exactly like a fresh one.
+* No row can influence another. In an ``is_fixed`` tick a row's results do not depend, to the last bit, on the
+  other named rows or on their order. In other ticks they may differ in the last bits, because matrix products
+  have other sizes; docs/adr/0021-ready-rows.md lists the stages that are bit-identical there too.
+* Outputs of rows that did not emit are undefined and must not be read.
 
 A backend may run more physical rows than were named; :meth:`Backend.plan` returns how many.
 """
@@ -55,9 +55,9 @@ class StepInputs:
     """The input of one tick for the m rows it names.
 
     ``rows`` is int32 ``[m]``, m at least 1, each row once, in any order; ``reset`` is bool ``[m]``. ``pcm``
-    is float32 ``[m, frame_samples]`` in [-1, 1] for codec, duplex and stt, and None for tts. ``text``
-    contains, for tts, the next entries that each row is offered, of which it takes all or none, and is empty
-    otherwise. An ``is_fixed`` tick runs all S rows of the backend, each in its own place, the others idle.
+    is float32 ``[m, frame_samples]`` in [-1, 1] for codec, duplex and stt, and None for tts. ``text`` is
+    empty except for tts: the next entries for each row, of which the row takes all or none. An ``is_fixed``
+    tick runs all S rows of the backend, each in its own place; rows that are not named are idle.
     """
 
     rows: IntArray
@@ -75,14 +75,14 @@ class StepInputs:
 class StepOutputs(NamedTuple):
     """The output of one tick for the m rows it named, in their order.
 
-    ``consumed`` and ``emitted`` are bool ``[m]``: the row took its input frame, the row produced an output
-    frame (a duplex row inside its first ``max_delay`` frames consumes and does not emit). A tts row consumes
-    when it takes the offered entries, and, without an offer, while it has work left; it rests when it neither
-    consumes nor emits. ``pcm`` is float32 ``[m, frame_samples]`` (codec, duplex, tts). ``text_tokens`` is
-    int32 ``[m]``, ``NO_TOKEN`` where there is none (duplex, stt; for tts the index of the entry, counted from
-    0 since the reset, that begins in this frame). ``vad`` is float32 ``[m, heads]`` (stt with heads).
-    ``finished`` is bool ``[m]`` (tts: all text is spoken). ``stage_ms`` gives the time of each stage of this
-    tick, by name ("encode", "lm", "depformer", "sample", "decode").
+    ``consumed`` and ``emitted`` are bool ``[m]``: whether the row took its input frame, and whether it
+    produced an output frame. A duplex row consumes its first ``max_delay`` frames and does not emit. A tts
+    row consumes when it takes the offered entries and, if no entries are offered, while it has work left. A
+    row that neither consumes nor emits is idle. ``pcm`` is float32 ``[m, frame_samples]`` (codec, duplex,
+    tts). ``text_tokens`` is int32 ``[m]``, ``NO_TOKEN`` where there is none (duplex, stt; for tts the index
+    of the entry, counted from 0 since the reset, that begins in this frame). ``vad`` is float32 ``[m,
+    heads]`` (stt with heads). ``finished`` is bool ``[m]`` (tts: all text is spoken). ``stage_ms`` gives the
+    time of each stage of this tick, by name ("encode", "lm", "depformer", "sample", "decode").
     """
 
     consumed: BoolArray
@@ -130,14 +130,14 @@ class BackendInfo:
 
     ``can_prime``: prime is supported. ``memory`` is bytes by purpose, for admission and the report:
     "weights", "state_per_row", "caches" (the limit on prompts and voices kept for later rows), and for a GPU
-    "tick_per_row" (what a tick takes for each row) and "total" (this process's part). ``row_ms`` is the time
-    that each row adds to a tick, if the backend knows it and the engine cannot measure it (tts).
-    ``device_name`` is the driver's name for a GPU. ``work`` is the cost of a tick, as the fields of
-    :class:`antiphon.models.costs.TickWork`, or empty. ``threads``, after the warm-up, describes how a tick
-    uses a CPU's threads; it is empty if unknown. ``chooses_threads``: :meth:`Resizable.choose_threads` has a
-    choice.
+    "tick_per_row" (memory that a tick needs for each row) and "total" (the part of the GPU's memory that this
+    process may use). ``row_ms`` is the time that each row adds to a tick, if the backend knows it and the
+    engine cannot measure it (tts). ``device_name`` is the driver's name for a GPU. ``work`` is the cost of a
+    tick, as the fields of :class:`antiphon.models.costs.TickWork`, or empty. ``threads``, after the warm-up,
+    describes how a tick uses a CPU's threads; it is empty if unknown. ``chooses_threads``:
+    :meth:`Resizable.choose_threads` has an effect.
 
-    An executor's info has no slots, and only memory that the host cannot determine.
+    An executor's info has no slots, and of ``memory`` only the entries that the host cannot determine.
     """
 
     name: str
@@ -182,8 +182,8 @@ class Backend(Protocol):
         """Advance the named rows by one frame.
 
         Raises:
-            StepError: some rows failed; the others are intact. They were advanced and have no outputs;
-                pocket reports a failure before it advances any row.
+            StepError: some rows failed; the others are intact. The failed rows were advanced and have no
+                outputs; the pocket backend reports a failure before it advances any row.
             DeviceLostError: the device's state is unreliable.
         """
 
@@ -191,8 +191,8 @@ class Backend(Protocol):
         """Process a prompt for a row, one bounded piece of work per call, until it is done.
 
         The first call for a row resets it; the row must not be stepped before the last call, nor be reset
-        after it. The row then continues as if the prompt had been stepped through with all its tokens forced,
-        and emits from its first frame on. An abandoned prompt needs no clean-up: a reset, or another prompt,
+        after it. The row then continues as if it had stepped through the prompt with all tokens forced, and
+        emits from its first frame on. An abandoned prompt needs no clean-up: a reset, or another prompt,
         starts again.
 
         Raises:
@@ -240,8 +240,8 @@ class Resizable(Protocol):
         """Measure with the current rows how ticks best use several threads; the choice outlasts every
         resize.
 
-        Without this call ``warm_up`` chooses, and may change the number of rows from which ticks run in
-        parts.
+        Without this call ``warm_up`` chooses; its choice may change the number of rows from which ticks run
+        in parts.
         """
 
     def age(self, frames: int) -> None:
@@ -260,7 +260,9 @@ class PageCount(NamedTuple):
 
 @runtime_checkable
 class Paged(Protocol):
-    """A backend whose rows may share fewer pages of keys and values than all of them could fill."""
+    """A backend whose rows share a pool of pages of keys and values, which may be smaller than all rows could
+    fill.
+    """
 
     def page_count(self) -> PageCount | None:
         """The pages; None if each row has its own."""
@@ -269,7 +271,7 @@ class Paged(Protocol):
     def make_room(self, rows: IntArray, reset: BoolArray) -> list[int]:
         """The rows that must end so that ``rows [m]`` have pages in the next tick, the youngest first.
 
-        ``reset [m]``: the row is reset. Their pages are released.
+        ``reset [m]`` marks rows that the tick resets. The pages of the returned rows are released.
         """
         ...
 
@@ -283,9 +285,9 @@ class Work(NamedTuple):
 
     ``rows`` is int32 ``[m]``, checked: each exists, and is named once. ``frames`` is int64 ``[m]``: the
     frames of each row since its reset, without this one. The masks are bool ``[m]``: ``is_fresh`` marks rows
-    to reset first, ``is_forgotten`` rows whose encoder is reset once the language model has this frame's
-    codes, and ``is_emitting`` rows that are decoded. ``pcm`` is float32 ``[m, frame_samples]``. ``is_fixed``:
-    all S rows are computed, each in its own place.
+    to reset first, ``is_emitting`` rows to decode. ``is_forgotten`` marks rows whose encoder is reset after
+    the language model has received this frame's codes. ``pcm`` is float32 ``[m, frame_samples]``.
+    ``is_fixed``: all S rows are computed, each in its own place.
     """
 
     rows: IntArray
@@ -327,7 +329,7 @@ class DeviceRows(Protocol):
         """Run every shape that ticks can have; the host makes all rows fresh afterwards."""
 
     def reset(self, rows: Sequence[int]) -> None:
-        """Reset rows to fresh ones, bit for bit: rings are erased too, parameters are kept."""
+        """Reset rows bit for bit: rings are erased too. Parameters are kept."""
 
     def age(self, frames: int) -> None:
         """See :class:`Resizable`."""
@@ -364,7 +366,7 @@ class DeviceRows(Protocol):
 
 
 class FrameExecutor(DeviceRows, Protocol):
-    """Runs codec, duplex and stt models: frames of PCM in."""
+    """Runs codec, duplex and stt models, whose input is frames of PCM."""
 
     def run(self, work: Work) -> Result:
         """Run one tick. The host classifies its errors; the rows of ``work`` may then be half written."""
@@ -372,8 +374,9 @@ class FrameExecutor(DeviceRows, Protocol):
 
 @runtime_checkable
 class PooledRows(Protocol):
-    """The additions of an executor whose rows may share pages: ``pool`` is None while each row has its
-    own."""
+    """The additional methods of an executor whose rows may share pages. ``pool`` is None while each row has
+    its own pages.
+    """
 
     @property
     def pool(self) -> PagePool | None:
@@ -385,16 +388,19 @@ class PooledRows(Protocol):
 class PromptExecutor(Protocol):
     """The additional methods of an executor of duplex models whose rows accept prompts.
 
-    :mod:`antiphon.backends.prompts` schedules the reads; ``frames`` is the row's number of frames after the
+    :mod:`antiphon.backends.prompts` schedules the calls. ``frames`` is the row's number of frames after a
     call.
     """
 
     @property
     def pass_frames(self) -> int:
-        """Frames of one call: as many as cost little more than reading the weights once."""
+        """Frames of a prompt that one call reads: as many as take little longer than reading the weights
+        once.
+        """
 
     def encode_piece(self, codec: Any, pcm: FloatArray) -> tuple[Any, IntArray]:
-        """Frames ``[F, frame_samples]`` to codes int32 ``[F, codebooks]``, by a codec that belongs to no row.
+        """Encode frames ``[F, frame_samples]`` to codes int32 ``[F, codebooks]`` with a codec that belongs to
+        no row.
 
         ``codec`` is None at first, then the value that the previous call returned with its codes.
         """
@@ -403,13 +409,13 @@ class PromptExecutor(Protocol):
         """Process inputs int32 ``[1 + n_q, T]`` with a row's language model, without sampling."""
 
     def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:
-        """The same for inputs ``[T, dim]`` that are embedded already."""
+        """Like :meth:`read_tokens`, for inputs ``[T, dim]`` that are already embedded."""
 
     def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
         """Put tokens ``[k]`` into a row's delay cache, as the inputs of those streams at those steps."""
 
     def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:
-        """A sampled step of one row's language model, with the input codes int32 ``[heard]``."""
+        """Run a sampled step of one row's language model with the codes int32 ``[input codebooks]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,9 +423,9 @@ class TextStep:
     """The inputs of one step of a tts model for k rows.
 
     ``rows`` is int32 ``[k]``. ``frames``, int64 ``[k]``, is the number of steps that each row has taken.
-    ``choices``, int32 ``[k, 2]``, holds a row's input if the model asks for a word, and its input otherwise.
-    ``is_emitting``, bool ``[k]``, marks rows that are decoded. ``is_silent``: all rows are within their audio
-    delay, so no audio token is computed. ``is_fixed`` as in :class:`Work`.
+    ``choices``, int32 ``[k, 2]``, holds two inputs of each row: one if the model requests a word, one if it
+    does not. ``is_emitting``, bool ``[k]``, marks rows that are decoded. ``is_silent``: all rows are within
+    their audio delay, so no audio token is computed. ``is_fixed`` as in :class:`Work`.
     """
 
     rows: IntArray
@@ -435,7 +441,7 @@ class TextResult:
     """The results of a tts model's step, in the order of ``TextStep.rows``.
 
     ``asked`` is int32 ``[k]``, the text token that was sampled. ``pcm`` is float32 ``[e, frame_samples]`` for
-    the e rows that emit, in their order, None without any.
+    the e rows that emit, in their order, or None if e is 0.
     """
 
     asked: IntArray
@@ -447,7 +453,7 @@ class TextExecutor(DeviceRows, Protocol):
     """Runs tts models: text in, frames of PCM out."""
 
     def reset_rows(self, rows: IntArray) -> None:
-        """Reset rows fast: rings may be hidden instead of erased; voices are kept."""
+        """Reset rows quickly and keep their voices: rings may be hidden instead of erased."""
 
     def advance(self, step: TextStep) -> TextResult:
         """One step of some rows."""

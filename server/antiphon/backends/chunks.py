@@ -1,9 +1,9 @@
 """Collects words into the chunks of text that Pocket-TTS takes one at a time.
 
-The model was trained on single sentences and takes whole ones, several together if they are short: the rule
-is that of ``split_into_best_sentences`` of the package, which has the whole text at once. Here words arrive
-in any portions, and a chunk is passed on when no later word could change it; so the speech never depends on
-how fast the text arrives.
+The model was trained on single sentences. It takes whole sentences, several together if they are short, by
+the rule of ``split_into_best_sentences`` of the package, which has the whole text at once. Here words arrive
+in any portions. A chunk is passed on when no later word can change it, so the speech does not depend on how
+fast the text arrives.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ChunkWord(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The model's next text; ``last`` is the index of its last entry."""
+    """The model's next text; ``last`` is the index of its last entry among all entries."""
 
     text: str
     last: int
@@ -74,7 +74,7 @@ class Chunker:
     def from_json(
         cls, count: Callable[[str], int], chunk_tokens: int, values: Mapping[str, list[Any]]
     ) -> Chunker:
-        """A chunker that continues from :meth:`to_json`."""
+        """A chunker that continues from the result of :meth:`to_json`."""
         words, parts = (ChunkWord(*it) for it in values["sentence"]), (_Part(*it) for it in values["parts"])
         return cls(count, chunk_tokens, list(words), list(parts))
 

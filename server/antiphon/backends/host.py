@@ -1,4 +1,4 @@
-"""The part of a tick of codec, duplex and stt models that is the same for every framework.
+"""The part of a tick that is the same for every framework, for codec, duplex and stt models.
 
 The host checks inputs, counts each row's frames, tracks which rows are new, silent or first, and classifies
 errors. An executor (:class:`antiphon.backends.base.DeviceRows`) computes.
@@ -49,25 +49,26 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec, PipelineKind
 
 OWN: Final = "host."
-"""The prefix of the names that the host adds to a snapshot."""
+"""Prefix of the tensors that the host adds to a snapshot."""
 
 CACHE_ROWS: Final = 16
-"""Kept prompts and voices take at most the memory of this number of rows, and ``CACHE_BYTES``."""
+"""Kept prompts and voices together take at most this number of rows' memory, and at most ``CACHE_BYTES``."""
 
 FAILURES_IN_A_ROW: Final = 3
-"""Consecutive failed steps that count as a fault: one step may fail because of its input, which ends its
-rows' sessions."""
+"""Number of consecutive failed steps that count as a fault of the device. A single step may fail because of
+its input, which ends only the sessions of its rows.
+"""
 
 
 class ErrorClassifier:
-    """Converts a framework's exceptions to the engine's errors: rows lost, or the device.
+    """Converts a framework's exceptions to the engine's errors: lost rows, or a lost device.
 
     ``with classifier.over(rows)`` is a block that uses ``rows``. ``probe`` does a little work on the device
-    and raises if it fails: a sticky CUDA error fails it, like every later call.
+    and raises if it fails. A sticky CUDA error makes it fail, like every later call.
     """
 
     def __init__(self, probe: Callable[[], None]) -> None:
-        """Start with a device that is assumed to work."""
+        """Start with a working device."""
         self._probe = probe
         self._failures = 0
         self._rows: Sequence[int] | IntArray = ()
@@ -112,7 +113,7 @@ E = TypeVar("E", bound=DeviceRows)
 class RowHost(Generic[E]):
     """The common part of the hosts of all pipelines: properties, ages of rows, snapshots, faults, pages.
 
-    ``tick_frames`` is the most frames that a tick adds to a row.
+    ``tick_frames`` is the maximum number of frames that a tick adds to a row.
     """
 
     tick_frames: ClassVar[int] = 1
@@ -235,7 +236,7 @@ class RowHost(Generic[E]):
         return self.executor.state_bytes()
 
     def resize(self, slots: int) -> None:
-        """Have ``slots`` fresh rows instead; see :class:`antiphon.backends.base.Resizable`."""
+        """Replace all rows by ``slots`` fresh rows; see :class:`antiphon.backends.base.Resizable`."""
         self._take_rows(slots)
 
     def choose_threads(self) -> None:

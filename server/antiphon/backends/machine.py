@@ -16,7 +16,7 @@ from antiphon.errors import ConfigError
 
 _CUDA_LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _CAPABILITY_ATTRIBUTES: Final = (75, 76)
-"""The driver's attribute ids of a GPU's compute capability, major and minor."""
+"""The driver's attribute ids for a GPU's compute capability, major and minor."""
 
 LEAST_CAPABILITY: Final = (8, 0)
 """Minimum compute capability for our Triton kernels: A100, RTX 30 and later."""
@@ -37,7 +37,7 @@ def look_at_machine() -> Machine:
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's own name, or the platform's name for it."""
+    """The processor's name from the system, or the platform's name for it."""
     if cpuinfo.is_file():
         for line in cpuinfo.read_text().splitlines():
             if line.startswith("model name"):
@@ -46,7 +46,7 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def give_back_memory() -> None:
-    """Return freed memory from the C library to the system, if it is glibc, which otherwise keeps a part."""
+    """Return freed memory to the system. Only glibc needs this: otherwise it keeps a part."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
@@ -110,9 +110,9 @@ def _count(driver: ctypes.CDLL) -> int:
 def model_threads(asked: int | None = None) -> int:
     """The requested number, or all usable cores but one, and at least one.
 
-    Sockets and Opus run during every step. With a thread on each core, a step's parallel parts wait for a
-    suspended thread: with one other busy process on two cores, a step of the built-in codec took 52 ms with
-    two threads and 10 ms with one (medians, one row).
+    Sockets and Opus run during every step. If each core has a model thread, a step waits for whichever thread
+    is suspended: with one other busy process on two cores, a step of the built-in codec took 52 ms with two
+    threads and 10 ms with one (medians, one row).
 
     Raises:
         ConfigError: fewer than one was requested.
@@ -128,7 +128,7 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 
 def process_bytes() -> int:
-    """Resident memory of this process (without /proc: its maximum so far)."""
+    """Resident memory of this process in bytes; on a system without /proc, its maximum so far."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:

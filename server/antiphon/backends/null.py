@@ -1,4 +1,4 @@
-"""The null backend: it has no model, but every reply can be traced to its own session's input, in order.
+"""The null backend: it has no model, but a test can trace every reply to its session's input and its order.
 
 Codec and duplex models echo the input. A recogniser reads its tokens from the audio: a frame whose first
 sample is token / 1000 encodes that token, and silence is padding. A synthesiser encodes its input text in the
@@ -69,8 +69,8 @@ def mix_words(words: WordArray) -> WordArray:
 def hash_frames(pcm: FloatArray) -> WordArray:
     """Hash frames, float32 ``[n, even samples]``, to uint32 ``[n]`` by the exact bits of their samples.
 
-    A multiply-shift hash: the sum of all 64-bit words, each times a different odd constant, modulo 2^64, of
-    which the upper half is kept (Dietzfelbinger et al., 1997).
+    A multiply-shift hash: the sum of all 64-bit words, each times a different odd constant, modulo 2^64; the
+    upper half is kept (Dietzfelbinger et al., 1997).
     """
     words = np.ascontiguousarray(pcm).view(np.uint64)
     sums: NDArray[np.uint64] = np.einsum("ij,j->i", words, _odd_weights(words.shape[1]))
@@ -100,7 +100,7 @@ def write_stamps(
 
 
 def check_word(life: WordArray, frame: WordArray, frame_hash: WordArray, history: WordArray) -> WordArray:
-    """The last word of a stamp, which detects damage."""
+    """The check word at the end of a stamp, which detects damage."""
     return mix_words(life * _FACTORS[0] + frame * _FACTORS[1] + frame_hash) ^ history
 
 
@@ -120,17 +120,17 @@ def _odd_weights(count: int) -> NDArray[np.uint64]:
 _ROW = np.dtype([("life", np.uint32), ("history", np.uint32)])
 _FIRST_WORD_ID = 4  # ids below are padding and control pieces, which are never sent as text
 LEVELS: Final = 1000
-"""Divisor of a token's number, for the samples that encode it."""
+"""The divisor that turns a token's number into the sample that encodes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class NullFaults:
     """Planned faults, by tick (the number of earlier calls of ``step``).
 
-    ``fail_rows`` raises StepError once, after the first later tick that names one of those rows. A row whose
-    input or output is the token ``poison`` fails each time. At each tick of ``nan_at`` the first named row
-    gets NaN. ``slow_ms`` adds to that tick's time. From ``lose_device_at`` on every step raises
-    DeviceLostError.
+    ``fail_rows`` maps a tick to rows; from that tick on, the first tick that names one of them raises
+    StepError, once. A row whose input or output is the token ``poison`` fails each time. At each tick of
+    ``nan_at`` the first named row gets NaN. ``slow_ms`` adds to that tick's time. From ``lose_device_at`` on
+    every step raises DeviceLostError.
     """
 
     fail_rows: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -248,7 +248,7 @@ class NullRows(HostArrays):
         return Result(pcm, tokens, stage_ms=self._end_tick(start_s, tick, rows))
 
     def advance(self, step: TextStep) -> TextResult:
-        """Encode the text of ``first_sound`` steps ago; always request the next word."""
+        """Encode the text of the step ``first_sound`` steps earlier; always request the next word."""
         start_s, tick, rows = *self._begin_tick(), step.rows
         fed = step.choices[:, 0] % self._entries
         spoken = self._delayed(rows, fed)
@@ -400,7 +400,7 @@ def make(
 ) -> HostBackend | TtsBackend:
     """Make a null backend with a checkpoint's shape; its weights are not read.
 
-    ``device`` may be null:N: a device by name only, as one of several.
+    ``device`` may be "null:N", a simulated device among several.
     """
     if device not in (None, "cpu") and not device.startswith("null:"):
         raise UnsupportedError(f"the null backend runs on cpu or null:N, not on {device}")

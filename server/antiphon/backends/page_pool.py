@@ -1,6 +1,7 @@
-"""The pages of rings of each row, when rows share fewer pages than they could fill together.
+"""The pages of each row's rings, when rows share fewer pages than all of them could fill.
 
-A row takes a page when its position reaches one that it lacks, and returns all of them when its call ends.
+A row takes a page when its position enters one that it does not have, and returns all pages when its call
+ends.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from numpy.typing import NDArray
 from antiphon.errors import StepError
 
 PAGE_SLOTS: Final = 64
-"""Slots of a page: those of a tile of the attention kernels."""
+"""Slots of a page, the same as in a tile of the attention kernels."""
 
 
 class PagePool:
-    """Pages that rows share. In ``table`` int32 ``[rows, most]`` the first ``held`` of a row are its own."""
+    """Pages that rows share. ``table`` is int32 ``[rows, most]``; the first ``held`` entries of a row are its
+    pages.
+    """
 
     def __init__(self, rows: int, most: int, pages: int) -> None:
         """Start with ``pages`` free pages; a row has up to ``most``."""
@@ -46,7 +49,7 @@ class PagePool:
         """Give rows ``[n]`` the pages for ``positions [n]``; returns whether the table has changed.
 
         Raises:
-            StepError: fewer are free; the rows keep the pages they had.
+            StepError: too few pages are free; the rows keep their former pages.
         """
         missing = self.missing(rows, positions)
         short = np.flatnonzero(missing)

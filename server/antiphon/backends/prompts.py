@@ -1,9 +1,9 @@
-"""Prompts: read in wide passes, a few frames at a time between ticks, and kept as snapshots.
+"""Reads prompts many frames at a time, between ticks, and keeps the results as snapshots.
 
 All tokens of a prompt are known, so its frames need neither sampling nor the depformer: the temporal
-transformer reads many of them at once, and the result is keys and values only. Only the model's first output,
-after the last frame, is sampled, in each session; until then a state depends only on the prompt, and is
-computed once and copied.
+transformer reads many of them at once, and the only result is keys and values. The state before the first
+output depends only on the prompt, so it is computed once and copied. Each session samples only the model's
+first output.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class Primer:
         check_prompt(prompt, self._lm)
 
     def advance(self, row: int) -> PrimeProgress:
-        """Process one piece: some frames of the voice, or a pass, or at the end the model's first output."""
+        """Process one piece: some frames of the voice, one pass over tokens, or at the end the model's first
+        output.
+        """
         reading = self._readings.pop(row)  # a piece that fails may be half done: the prompt starts again
         count = reading.prompt.count
         if reading.done == count - 1:
@@ -89,7 +91,7 @@ class Primer:
         return PrimeProgress(reading.done, count, reading.is_copied)
 
     def forget(self, rows: Iterable[int]) -> None:
-        """Drop these rows' prompts: other sessions now have the rows."""
+        """Drop the prompts of these rows, which other sessions now have."""
         for row in rows:
             self._readings.pop(row, None)
 
@@ -122,7 +124,7 @@ class Primer:
     def inputs(self, frames: IntArray, first: int, end: int) -> IntArray:
         """The model's input at steps ``first`` to ``end - 1``: int32 ``[1 + n_q, end - first]``.
 
-        At step s stream k has reached frame ``s - delays[k]``; up to frame 0, which is never output, it is
+        At step s stream k is at frame ``s - delays[k]``. Up to frame 0, which is never output, its token is
         the initial token.
         """
         streams = np.arange(frames.shape[1])

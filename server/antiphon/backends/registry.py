@@ -1,7 +1,7 @@
 """The table of backends: a name, its factory, and the packages it needs.
 
-A backend is imported when it is chosen, so listing the backends imports none. A factory is called as
-``factory(checkpoint, slots=..., device=..., **options)`` and returns a :class:`Backend`.
+Choosing a backend imports it; listing the backends imports none. A factory is called as ``factory(checkpoint,
+slots=..., device=..., **options)`` and returns a :class:`Backend`.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class BackendEntry:
     ``factory`` is "module:function". ``modules`` are the Python modules it needs, which the pip extra
     ``extra`` installs. ``gpu`` is its default device on a machine with a GPU. ``options`` maps the factory's
     own options to their types. ``kinds`` are the pipelines it runs; ``family``, if given, is the only family
-    it runs, and of the others only those do that name it in ``also``. ``needs_graphs``: it runs checkpoints
-    with ONNX graphs. ``is_automatic``: ``auto`` may choose it.
+    it runs; a model of another family needs the backend's name in its ``also``. ``needs_graphs``: it runs
+    checkpoints with ONNX graphs. ``is_automatic``: ``auto`` may choose it.
     """
 
     factory: str
@@ -134,9 +134,8 @@ def make_backend(
     Options of the checkpoint's manifest for that backend apply, unless ``options`` overrides them.
 
     Raises:
-        ConfigError: no such backend, or no such option of it.
-        MissingExtraError: a package it needs is not installed.
-        UnsupportedError: it cannot run this checkpoint, or not with the installed packages.
+        ConfigError: the backend, or an option of it, does not exist. MissingExtraError: a package it needs is
+        not installed. UnsupportedError: it cannot run this checkpoint, or cannot with the installed packages.
     """
     check_slots(slots)
     name = resolve_auto(checkpoint) if name == AUTO else name
@@ -166,7 +165,7 @@ def make_backend(
 def device_of(backend: str, device: str | None, machine: Machine | None = None) -> str:
     """The full name of the device that a backend runs on, as its ``info`` reports it.
 
-    "cuda" is the first GPU, and None the backend's default; ``machine`` None is this machine.
+    "cuda" is the first GPU, None the backend's default device. If ``machine`` is None, this machine is used.
     """
     if device is not None:
         return FIRST_GPU if device == "cuda" else device
@@ -179,8 +178,8 @@ def auto_order(checkpoint: Checkpoint, machine: Machine) -> list[str]:
     """The backends for a checkpoint on a machine, best first.
 
     The order is torch on CUDA, MLX on Apple silicon, else ONNX if the checkpoint has graphs, else torch on a
-    CPU. A checkpoint quantised for one backend, whose manifest names no other, is only for that one. A
-    checkpoint without its published weights runs only from its graphs.
+    CPU. A checkpoint that was quantised for one backend, and whose manifest names no other, runs only on that
+    backend. A checkpoint without its published weights runs only from its graphs.
     """
     made_for = list(checkpoint.backends)
     order = made_for if len(made_for) == 1 and not checkpoint.graphs else []
@@ -196,10 +195,11 @@ def auto_order(checkpoint: Checkpoint, machine: Machine) -> list[str]:
 def resolve_auto(
     checkpoint: Checkpoint, *, find: ModuleFinder = find_spec, machine: Machine | None = None
 ) -> str:
-    """Name the best installed backend that runs a checkpoint's pipeline; ``machine`` None is this machine.
+    """Name the best installed backend that runs a checkpoint's pipeline; if ``machine`` is None, this machine
+    is used.
 
     Raises:
-        UnsupportedError: no backend runs it, or no installed one does and graphs would help.
+        UnsupportedError: no backend runs it, or no installed backend does and exporting graphs would help.
         MissingExtraError: no installed backend runs it.
     """
     spec = checkpoint.spec
@@ -245,9 +245,9 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def options_of(backend: str, given: Sequence[str]) -> dict[str, Any]:
-    """A backend's options among the given ones; ``onnx.spin=false`` is for the onnx backend only.
+    """A backend's options among the given ones; ``onnx.spin=false`` applies only to the onnx backend.
 
-    An option with a backend's name has priority over one without, and is always checked.
+    An option with a backend's name overrides the same option without one, and is always checked.
 
     Raises:
         ConfigError: an option is not NAME=VALUE, or names an unknown backend or option.
@@ -264,7 +264,7 @@ def options_of(backend: str, given: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_backend_option(text: str) -> tuple[str, Any]:
-    """``NAME=VALUE`` with a number, true, false, or another word as the value.
+    """Parse ``NAME=VALUE``, where the value is a number, true, false, or another word.
 
     Raises:
         ConfigError: no '='.
@@ -298,7 +298,7 @@ def check_requires(
     """Check the modules that a manifest requires for a backend, by minimum version ("" for any).
 
     Raises:
-        UnsupportedError: one is not installed, or older; the message has both versions.
+        UnsupportedError: a module is missing or too old; the message has both versions.
     """
     for module, least in requires.items():
         try:

@@ -28,11 +28,11 @@ T = TypeVar("T")
 class TensorSpec:
     """One state tensor: its name, its shape without the row axis, its dtype, and the value of fresh rows.
 
-    ``is_kept``: a reset in a tick does not change it. That applies to large tensors that the next session
-    cannot see: rings, whose position bounds the visible part, and voices, which sessions set. For a ring,
-    ``position`` names the tensor that counts its row's positions, and ``slot_axis`` is the axis of ``shape``
-    with the slots, or, if ``page_slots`` is above 1, with pages of that size: the last axis is the slots of a
-    page. ``is_pooled``: rows share the memory of this ring, in pages.
+    ``is_kept``: a reset in a tick does not change it. This is so for large tensors whose old content the next
+    session cannot see: for rings the position bounds the visible part, and voices are set by each session.
+    For a ring, ``position`` names the tensor that counts its row's positions, and ``slot_axis`` is the axis
+    of ``shape`` with the slots, or, if ``page_slots`` is above 1, with pages of that many slots; the last
+    axis is then the slots of a page. ``is_pooled``: rows share the memory of this ring, in pages.
     """
 
     name: str
@@ -46,22 +46,23 @@ class TensorSpec:
     is_pooled: bool = False
 
     def pooled(self) -> TensorSpec:
-        """The same, for a ring whose memory rows share."""
+        """The same specification, for a ring whose memory rows share."""
         return replace(self, is_pooled=True)
 
     def pair(self) -> TensorSpec:
-        """The same for a row that is two sequences."""
+        """The same specification, for a row that consists of two sequences."""
         return replace(self, shape=(2, *self.shape), slot_axis=self.slot_axis + 1)
 
     def positions(self, row: Tensors) -> int | None:
-        """The positions that a ring has received, by the count in ``row``; None: no ring, or no count
-        there."""
+        """The number of positions that a ring has received, from the count in ``row``; None if it is not a
+        ring or ``row`` has no count.
+        """
         if self.position is None or self.position not in row:
             return None
         return int(row[self.position].max())
 
     def used(self, row: Tensors) -> int | None:
-        """The filled slots of a ring, or its begun pages; None: all of them."""
+        """The number of filled slots of a ring, or of pages in use; None means all."""
         seen = self.positions(row)
         return None if seen is None else min(-(-seen // self.page_slots), self.shape[self.slot_axis])
 
@@ -72,8 +73,7 @@ class TensorSpec:
 
 
 def check_state(tensors: Tensors, specs: Iterable[TensorSpec]) -> None:
-    """Raise UnsupportedError if tensors are not a row of this state, with rings cut to their own
-    positions."""
+    """Raise UnsupportedError if tensors are not a row of this state, with rings cut to their positions."""
     wanted: dict[str, Form] = {}
     for spec in specs:
         shape, used = list(spec.shape), spec.used(tensors)
@@ -84,7 +84,7 @@ def check_state(tensors: Tensors, specs: Iterable[TensorSpec]) -> None:
 
 
 def part(tensors: Mapping[str, T], prefix: str) -> dict[str, T]:
-    """The tensors whose names begin with a prefix, under the rest of their names."""
+    """The tensors whose names begin with a prefix, named by the rest of their names."""
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
@@ -116,7 +116,7 @@ def with_prefix(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
 
 
 class SnapshotCache(Generic[T]):
-    """Values by key, the least recently used dropped first."""
+    """Values by key; the least recently used value is dropped first."""
 
     def __init__(self, capacity_bytes: int, size_of: Callable[[T], int]) -> None:
         """Keep at most ``capacity_bytes``; a larger value is not kept."""
@@ -152,18 +152,20 @@ class HostArrays:
     CPU."""
 
     def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """The same tensors, which are numpy arrays already."""
+        """Return the tensors unchanged: they are already numpy arrays."""
         return dict(tensors)
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        """The same arrays, which remain numpy arrays."""
+        """Return the arrays unchanged."""
         return dict(arrays)
 
     def age(self, frames: int) -> None:
-        """No effect: a tick takes as long for fresh rows."""
+        """No effect: the age of rows does not change the duration of a tick."""
 
     def choose_threads(self) -> None:
-        """No effect: there is one way to use threads, unless an executor overrides this."""
+        """No effect: threads are used in one way, unless an executor overrides this method."""
 
     def probe(self) -> None:
-        """No effect: a lost device fails every step, and the third consecutive failure ends it."""
+        """No effect: a lost device fails every step, and the third consecutive failed step counts as a lost
+        device.
+        """

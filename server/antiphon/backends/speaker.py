@@ -1,4 +1,4 @@
-"""A row of Pocket-TTS without its tensors: the remaining text, the current chunk, and the noise."""
+"""A row of Pocket-TTS without the model's tensors: its remaining text, current chunk, and noise."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def normal(seed: int, step: int, width: int) -> FloatArray:
 
 
 SPARE_CHUNKS: Final = 2
-"""Chunks that a row holds before it stops accepting words; the others wait in the session."""
+"""Chunks that a row holds before it stops accepting words; further words wait in the session."""
 FADE_S: Final = 0.005
-"""The first step of a fresh decoder is short and faded in."""
+"""The first step of a fresh decoder gives short audio, which is faded in."""
 FIRST_END: Final = 6
 """The first frame at which the model may end a chunk; earlier signs of the end are ignored."""
 
@@ -56,7 +56,7 @@ class Silence(NamedTuple):
 
 @dataclass(slots=True)
 class Speech:
-    """A chunk of text in progress: ``step`` of at most ``max_frames`` frames are made.
+    """A chunk of text in progress: ``step`` counts the frames made so far, of at most ``max_frames``.
 
     ``tail_frames`` more frames follow the end of the speech. ``index`` is the chunk's last entry.
     """
@@ -68,7 +68,9 @@ class Speech:
     end_step: int | None = None
 
     def ends(self, *, is_over: bool) -> bool:
-        """Whether the speech ends before the next frame, for which the model's sign is ``is_over``."""
+        """Whether the speech ends before the next frame, where ``is_over`` is the model's signal that speech
+        is over.
+        """
         if is_over and self.end_step is None and self.step >= FIRST_END:
             self.end_step = self.step
         return self.end_step is not None and self.step >= self.end_step + self.tail_frames
@@ -78,7 +80,7 @@ STEPS: Final = ("max_frames", "tail_frames", "index", "step", "end_step")
 """The fields of a speech in :meth:`SpokenRow.to_json`."""
 
 Open: TypeAlias = Callable[[Chunk], Speech | None]
-"""Reads a chunk into the model; None for one without speakable text."""
+"""Reads a chunk into the model; returns None for a chunk without speakable text."""
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ class SpokenRow:
         """Continue from :meth:`to_json`, with this speaker's own counter of tokens.
 
         Raises:
-            ArithmeticError, LookupError, TypeError, ValueError: other values.
+            ArithmeticError, LookupError, TypeError, ValueError: the values are not from :meth:`to_json`.
         """
         counter = self.chunker
         self.chunker = Chunker.from_json(counter.count, counter.chunk_tokens, values["chunker"])
@@ -146,7 +148,7 @@ class SpokenRow:
 
     @property
     def going_on(self) -> Speech | None:
-        """The speech of the next frame."""
+        """The speech that the next frame belongs to."""
         return self.speech if self._pause is None else None
 
     def may_begin(self, offered: tuple[TextEntry, ...]) -> bool:
@@ -170,7 +172,7 @@ class SpokenRow:
                 self.is_complete = True
 
     def act(self, open_chunk: Open) -> Speech | Silence | None:
-        """The content of the next frame, after a due chunk is opened; None if there is none yet."""
+        """What the next frame contains, after opening a due chunk; None if there is no frame yet."""
         while self.is_busy:
             if self._pause is not None:
                 pause, left = self._pause, self._pause.frames - 1
@@ -191,7 +193,7 @@ class SpokenRow:
         return normal(seed, self.draws - 1, width)
 
     def count_frame(self, said: Speech) -> int:
-        """Count a frame; returns the entry that starts with it, or ``NO_TOKEN``."""
+        """Count a frame; returns the index of the entry that starts with it, or ``NO_TOKEN``."""
         begun = said.index if said.step == 0 else NO_TOKEN
         said.step += 1
         if said.step == said.max_frames:

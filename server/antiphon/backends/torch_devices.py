@@ -13,7 +13,7 @@ from antiphon.backends.machine import model_threads
 from antiphon.errors import ConfigError
 
 DEVICE_TYPES: Final = ("cpu", "cuda")
-"""The devices of steps. Metal (mps) lacks float64, which exact sampling needs; others were not tried."""
+"""The devices of steps. Metal (mps) lacks float64, which exact sampling needs; other devices are untested."""
 
 
 DTYPES: Final = MappingProxyType(
@@ -22,10 +22,10 @@ DTYPES: Final = MappingProxyType(
 
 
 def pick_device(name: str | None) -> torch.device:
-    """Resolve a device name; None is CUDA if there is a GPU, "cuda" the first GPU, a number another.
+    """Resolve a device name; None means CUDA if there is a GPU, "cuda" the first GPU, "cuda:N" another one.
 
     Raises:
-        ConfigError: an unknown device, or neither a CPU nor CUDA; this torch has no GPU, or not that number.
+        ConfigError: the device is unknown, or neither a CPU nor CUDA, or torch finds no such GPU.
     """
     if name is None:
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
@@ -60,7 +60,7 @@ def open_device(name: str | None, threads: int | None) -> torch.device:
 
 
 def pick_dtype(name: str | None, device: torch.device, names: Sequence[str]) -> torch.dtype:
-    """A language model's dtype, one of ``names``; None is float32 on a CPU and bfloat16 elsewhere.
+    """A language model's dtype, one of ``names``; None means float32 on a CPU and bfloat16 elsewhere.
 
     Raises:
         ConfigError: an unknown dtype.
@@ -75,7 +75,8 @@ def pick_dtype(name: str | None, device: torch.device, names: Sequence[str]) -> 
 def device_bytes(device: torch.device) -> dict[str, int]:
     """The device's part of ``BackendInfo.memory``: for a GPU ``total``, nothing for a CPU.
 
-    That is its free memory plus torch's in this process: the rest belongs to other processes.
+    ``total`` is the GPU's free memory plus the memory that torch holds in this process; the rest belongs to
+    other processes.
     """
     if device.type != "cuda":
         return {}
@@ -91,8 +92,8 @@ def device_name(device: torch.device) -> str:
 def memory_in_use() -> dict[str, tuple[int, int]]:
     """Bytes in use and in total, for every GPU this process uses, by device; from any thread.
 
-    A GPU without memory of torch is not queried: a query would create a context of the process there, which
-    takes about 400 MB.
+    A GPU on which torch holds no memory is not queried, because the query would create a context there of
+    about 400 MB.
     """
     if not torch.cuda.is_initialized():
         return {}

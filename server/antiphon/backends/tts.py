@@ -1,5 +1,5 @@
-"""The part of a text-to-speech tick that is the same for every framework: scripts, voices, and several
-steps per tick. The model's part is one function; see decision 0015.
+"""The part of a text-to-speech tick that is the same for every framework: scripts, voices, and several steps
+per tick. The model's part is one function (decision 0015).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from antiphon.models.script import Script, ScriptRules
 from antiphon.models.spec import ModelSpec
 
 TEXT_STEPS: Final = 2
-"""Additional steps of rows within a tick while they only read: the first sound comes after a third of the
-ticks, and speaking rows wait for at most two steps without audio (upstream's server does the same).
+"""Additional steps in a tick for rows that only read text. With them the first sound comes after a third of
+the ticks; speaking rows wait for at most two steps without audio. Upstream's server does the same.
 """
 
 Advance: TypeAlias = Callable[[IntArray, IntArray, BoolArray, bool], IntArray]
-"""Advances rows int32 ``[k]`` by one step, given their choices int32 ``[k, 2]``, which of them emit (bool
-``[k]``), and whether all are silent; returns the model's text tokens, int32 ``[k]``.
+"""Advances rows int32 ``[k]`` by one step, given their choices int32 ``[k, 2]``, which rows emit (bool
+``[k]``), and whether all rows are silent. Returns the model's text tokens, int32 ``[k]``.
 """
 
 
@@ -117,7 +117,7 @@ NO_VOICE: Final = ""
 
 
 class VoiceCache:
-    """Keys and values of voices, computed once each, kept up to ``limit_bytes``."""
+    """Keys and values of voices, each computed once; they are kept up to ``limit_bytes``."""
 
     def __init__(self, executor: TextExecutor, limit_bytes: int) -> None:
         """Start without voices."""
@@ -125,7 +125,9 @@ class VoiceCache:
         self._held: dict[int, str] = {}
 
     def give(self, row: int, prompt: Prompt | None) -> bool:
-        """Give a row a prompt's voice, or with None no voice; returns whether the voice was cached."""
+        """Give a row the voice of a prompt, or no voice if it is None; returns whether the voice was
+        cached.
+        """
         key = NO_VOICE if prompt is None else prompt.key
         kept = self._kept.get(key)
         voice = self._executor.compute_voice(prompt) if kept is None else kept

@@ -1,15 +1,15 @@
 """Evidence that one version is worse than another: a sequential test by betting.
 
-Calls are compared as they end: the mean of the canary's since the last comparison less the mean of the stable
-version's, a difference between -1 and 1. If the canary is not worse by more than a tolerance, these
-differences are at most the tolerance on average, whatever their distribution, and bets on more have no
-expected gain. The capital of the bets starts at 1. It then ever reaches 1/a with a probability of at most a,
-however often the test is read (Ville's inequality; the bets are those of Waudby-Smith and Ramdas, "Estimating
-means of bounded random variables by betting", 2023).
+A comparison takes the calls that ended since the last one. It subtracts the mean signal of the stable version
+from that of the canary, which gives a difference between -1 and 1. If the canary is not worse by more than a
+tolerance, these differences are at most the tolerance on average, whatever their distribution. Bets on larger
+differences then have no expected gain. The capital of the bets starts at 1, and reaches 1/a with a
+probability of at most a, however often the test is read (Ville's inequality; the bets are those of
+Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", 2023).
 
 Capital lost while the canary had no fault would delay the detection of a later fault. The test therefore
-restarts after a number of comparisons, each time with a smaller part of the probability: a/(1*2), a/(2*3),
-... which sum to a.
+restarts after a number of comparisons. Each round gets a smaller part of the probability: a/(1*2), a/(2*3),
+..., which sum to a.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from typing import Final
 from antiphon.canary.signals import TrialArm
 
 STAKES: Final = (0.1, 0.3, 0.6, 0.95)
-"""The shares of the capital that are bet, each on a quarter of it: small ones find a small difference in
-hundreds of comparisons, large ones a large difference in ten."""
+"""The fractions of the capital that are bet; each fraction bets a quarter of the capital. Small fractions
+detect a small difference in hundreds of comparisons, large ones detect a large difference in ten.
+"""
 
 ROUND_COMPARISONS: Final = 200
-"""Comparisons after which the test restarts."""
+"""Number of comparisons after which the test restarts."""
 
 
 @dataclass(slots=True)
@@ -51,8 +52,9 @@ def _nothing() -> dict[TrialArm, RunningMean]:
 
 @dataclass(slots=True)
 class Evidence:
-    """The comparisons of one signal. ``error`` is the probability that a difference is ever found between
-    equal versions."""
+    """The comparisons of one signal. ``error`` is the probability that the test ever reports a difference
+    between equal versions.
+    """
 
     error: float
     tolerance: float
@@ -76,7 +78,7 @@ class Evidence:
 
     @property
     def needed(self) -> float:
-        """The capital at which this round shows that the canary is worse."""
+        """The capital from which this round shows that the canary is worse."""
         number = self._round(max(0, self.comparisons - 1)) + 1
         return number * (number + 1) / self.error
 

@@ -1,4 +1,4 @@
-"""The trial, in the process that owns it: metrics are exported, phase changes logged."""
+"""The trial in the process that owns it, which exports metrics and logs phase changes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class KeptTrial:
         registry.register(TrialMetrics(self.trial))
 
     def record(self, arm: TrialArm, signals: CallSignals, caller: str) -> None:
-        """Record the end of a call of a version; ``caller`` is "" if every call counts."""
+        """Record the end of a call of a version; with ``caller`` "" every call counts."""
         if self.trial.add(arm, signals, caller):
             self._changed()
 
     def ask(self, phase: Phase) -> None:
-        """Set a phase for an operator."""
+        """Set the phase, at an operator's request."""
         self.trial.ask(phase)
         self._changed()
 

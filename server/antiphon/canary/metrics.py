@@ -20,7 +20,7 @@ class TrialMetrics(Collector):
         self._trial = trial
 
     def collect(self) -> Iterable[Metric]:
-        """The phase, and by signal the counts of both versions and the evidence."""
+        """The phase; for each signal the counts of both versions and the evidence."""
         trial = self._trial
         calls, phase = read_family("canary_calls"), read_family("canary_phase")
         fault, evidence = read_family("canary_fault"), read_family("canary_evidence")

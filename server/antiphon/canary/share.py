@@ -6,7 +6,7 @@ import hashlib
 from typing import Final
 
 POINT_BYTES: Final = 6
-"""Bytes of a digest, few enough that a float is exact."""
+"""Bytes of a digest, few enough for a float to be exact."""
 
 
 def caller_digest(canary: str, caller: str) -> str:
@@ -15,5 +15,5 @@ def caller_digest(canary: str, caller: str) -> str:
 
 
 def point_of(digest: str) -> float:
-    """A digest as a number from 0 to 1. A caller below one share is below every larger one."""
+    """Map a digest to a number from 0 to 1. A caller below a small share is also below every larger share."""
     return int(digest[: 2 * POINT_BYTES], 16) / 256**POINT_BYTES

@@ -11,7 +11,8 @@ from antiphon.canary.evidence import Evidence
 from antiphon.canary.signals import SIGNALS, CallSignals, TrialArm
 
 MAX_CALLERS: Final = 65_536
-"""Callers remembered as counted, 8 MB; above it all are dropped, and their next calls count again."""
+"""Maximum number of remembered callers, 8 MB. Above it all are forgotten, and their next calls count again.
+"""
 
 
 class Phase(StrEnum):
@@ -62,7 +63,7 @@ class Trial:
         return bool(worse)
 
     def ask(self, phase: Phase) -> None:
-        """Set a phase for an operator; RUNNING restarts the trial."""
+        """Set the phase, at an operator's request; RUNNING restarts the trial."""
         self.phase, self.reason = phase, "by hand"
         if phase is Phase.RUNNING:
             self.calls, self.reason = dict.fromkeys(TrialArm, 0), ""

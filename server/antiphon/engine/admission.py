@@ -1,9 +1,9 @@
 """Admission: a caller gets a row, waits in the queue, or is refused.
 
-Rows are given first come, first served. A caller is admitted when a row is free, no caller waits before it
-and deadlines are being met; otherwise it waits for the time that it requested, if the queue has room, or is
-refused with the seconds after which to retry. Late frames keep callers out only while a session has a row.
-With no session, callers are admitted, and the first one resets the count.
+Rows are assigned in the order in which callers arrive. A caller is admitted if a row is free, no caller waits
+before it, and few recent frames are late. Otherwise it waits, for at most the time that it requested, if the
+queue has room. If not, it is refused with the seconds after which to retry. Late frames keep callers out only
+while a session has a row. With no session, callers are admitted, and the first one resets the count.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Changes(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class Departure(Generic[C]):
-    """The result of forgetting a caller: whether it waited, how long it owned a row, and what changed."""
+    """The result of removing a caller: whether it waited, how long it owned a row, and what changed for
+    others.
+    """
 
     was_waiting: bool
     active_s: float | None
@@ -72,7 +74,7 @@ class Departure(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """Rows and queue at one moment. ``is_admitting``: a new caller would get a row at once."""
+    """Rows and queue at one moment. ``is_admitting``: whether a new caller would get a row at once."""
 
     active: int
     queued: int
@@ -123,7 +125,7 @@ class Admission(Generic[C]):
         """Start with ``slots`` free rows and an empty queue; a caller without a lease gets no row.
 
         ``note`` is part of the refusals of a full server. ``shortage`` describes what a caller (None: any
-        caller) lacks in addition to a row; "" for nothing.
+        caller) needs in addition to a row and cannot get; "" if there is nothing.
         """
         self._shortage = shortage
         self._note = f"; {note}" if note else ""
@@ -142,7 +144,7 @@ class Admission(Generic[C]):
 
         Raises:
             DrainingError: the server is shutting down.
-            RefusedError: the caller can neither be admitted nor wait.
+            RefusedError: the caller cannot be admitted and cannot wait.
         """
         if self._is_open(now_s, caller) and self._has_lease(caller) and self._give_row(caller, now_s):
             return AdmissionOutcome.ADMITTED
@@ -174,13 +176,13 @@ class Admission(Generic[C]):
         return Departure(False, active_s, self.settle(now_s))
 
     def swap(self, caller: C, successor: C) -> None:
-        """Transfer this caller's row to another one, with its start time."""
+        """Transfer this caller's row to another caller, with its start time."""
         since_s = self._active.pop(caller, None)
         if since_s is not None:
             self._active[successor] = since_s
 
     def next_event_s(self, now_s: float) -> float | None:
-        """Time of the next change by :meth:`settle`, or None while the queue is empty."""
+        """Time of the next :meth:`settle` that has an effect, or None while the queue is empty."""
         if not self._queue:
             return None
         expiry_s = min(seat.expires_s for seat in self._queue)
@@ -213,7 +215,9 @@ class Admission(Generic[C]):
         return tuple(self._active)
 
     def missing(self, comers: int = 0) -> int:
-        """Rows that the waiting callers and ``comers`` lack; at least 1 while another resource is short."""
+        """Rows that the waiting callers and ``comers`` new callers lack; at least 1 while another resource is
+        short.
+        """
         wanted = len(self._queue) + comers
         return max(wanted - self._free, int(self._shortage(None) != "")) if wanted else 0
 

@@ -2,10 +2,10 @@
 
 The format is safetensors: the tensors of the row's snapshot, the arrays of the lease, and in the header's
 metadata the model, the backend and the facts of the call. Rings are cut to their filled part, so a short call
-is a small file. Positions are kept; a ring of another size holds them in other places. Times are seconds
-before now, since clocks of two machines differ. The reader checks shapes, counts, and the range of every
-number: a token outside its table would crash the device with all of its rows, and a NaN in a ring would pass
-through a mask into the row's next call.
+is a small file. Positions are stored, so a ring of another size can hold them in other places. Times are
+stored as seconds before now, because the clocks of two machines differ. The reader checks shapes, counts, and
+the range of every number: a token outside its table would crash the device with all of its rows, and a NaN in
+a ring would spread through a mask into the row's next call.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ SCHEMA: Final = 2
 METADATA: Final = "__metadata__"
 
 MAX_HEADER_BYTES: Final = 4 << 20
-"""Largest header, enough for thousands of tensors and a call's notes; parsing more would block threads."""
+"""Maximum size of the header, enough for thousands of tensors and a call's notes. Parsing a larger header
+would block threads.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StateIdentity:
-    """The model and backend that a row's state belongs to; no other can load it.
+    """The model and backend that a row's state belongs to; no other model or backend can load it.
 
     ``model`` is a hash (:func:`antiphon.models.checkpoint.fingerprint`), ``backend`` its name and versions.
     """
@@ -56,9 +58,9 @@ class StateIdentity:
 
 @dataclass(eq=False, slots=True)
 class SavedState:
-    """A row's state for a new session, and how much of it is on the device already.
+    """A row's state for a new session. Some of it may already be on the device.
 
-    With a ``lease``, the session is a call of another worker, and its row starts frozen.
+    With a ``lease`` the session is a call of another worker, and its row starts frozen.
     """
 
     arrays: Mapping[str, NDArray[Any]]
@@ -83,8 +85,8 @@ def unpack(data: bytes, identity: StateIdentity) -> dict[str, NDArray[Any]]:
     """Deserialize the arrays of :func:`pack`.
 
     Raises:
-        UnsupportedError: the bytes are no state of a row, or of another model or backend; the message names
-            the difference.
+        UnsupportedError: the bytes are not the state of a row, or belong to another model or backend; the
+            message names the difference.
     """
     found = facts_of(data)
     for name, wanted in asdict(identity).items():
@@ -103,7 +105,7 @@ def facts_of(data: bytes) -> Mapping[str, str]:
     """The facts in the header of a state.
 
     Raises:
-        UnsupportedError: the bytes are no state of a row.
+        UnsupportedError: the bytes are not the state of a row.
     """
     length = int.from_bytes(data[:8], "little")
     if length > MAX_HEADER_BYTES:
@@ -121,10 +123,10 @@ def facts_of(data: bytes) -> Mapping[str, str]:
 
 
 LARGEST: Final = 1e15
-"""Largest valid value; a model writes smaller ones into its rings (docs/state.md)."""
+"""Largest valid value. Models write smaller values into their rings (docs/state.md)."""
 
 LARGEST_BFLOAT16: Final = 1 + (int(np.float32(LARGEST).view(np.uint32)) >> 16)
-"""The same bound as the bits of a bfloat16, rounded up."""
+"""The same limit for arrays of bfloat16, as the bits of a uint16, rounded up."""
 
 MAGNITUDE_BITS: Final = np.uint16(0x7FFF)
 
@@ -135,7 +137,9 @@ MOST_POSITIONS: Final = 2**31 - 1
 """Largest number of frames of one call (years)."""
 
 COUNTER_BYTES: Final = 4
-"""Integers of this size or more are range-checked; narrower ones are quantised values, all valid."""
+"""Integers of this size or more are range-checked; narrower integers are quantised values, which are always
+valid.
+"""
 
 
 def check_row_values(row: Mapping[str, NDArray[Any]], spec: ModelSpec) -> None:
@@ -169,7 +173,7 @@ def _range_of(name: str, array: NDArray[Any], spec: ModelSpec) -> tuple[float, f
 
 LeaseArrays: TypeAlias = Mapping[str, NDArray[Any]]
 """The data of one lease for a transfer: ``caller`` and ``engine`` are the counters; ``in_*`` and ``out_*``
-the last slots written of each ring.
+are the last written slots of each ring.
 """
 
 MOST: Final = 2**53
@@ -204,7 +208,7 @@ def copy_in(arena: Arena, lease: int, arrays: LeaseArrays, now_s: float, *, toke
     """Restore the result of :func:`copy_out` in an unused lease; ``tokens`` are the token ids of the model.
 
     Raises:
-        UnsupportedError: its shape differs, it has no room here, or a number is out of range.
+        UnsupportedError: the shape differs, there is no room for it, or a number is out of range.
     """
     found = {name: np.array(array) for name, array in arrays.items()}
     _check(arena, found)
@@ -317,8 +321,9 @@ class CallFacts:
     """Data for resuming a call, in addition to its row and its lease.
 
     ``has_new_parameters``: the row lacks ``parameters``. ``keys`` are the hashes of the valid tokens, the
-    newest first. ``recorded_in`` and ``recorded_out`` frames are in usage records; ``given`` replies were
-    given to its connections, those of killed front ends included. ``kept`` is data for its next connection.
+    newest first. ``recorded_in`` and ``recorded_out`` count the frames in usage records. ``given`` counts the
+    replies to all its connections, also to those of killed front ends. ``kept`` is data for its next
+    connection.
     """
 
     call: Call
@@ -354,7 +359,7 @@ def unpack_call(data: bytes, identity: StateIdentity) -> CallState:
     """Deserialize the bytes of :meth:`CallState.pack`.
 
     Raises:
-        UnsupportedError: the bytes are no call, or one of another model, backend or version.
+        UnsupportedError: the bytes are not a call, or belong to another model, backend or version.
     """
     arrays = unpack(data, identity)
     facts = _facts(facts_of(data).get(FACTS, ""))

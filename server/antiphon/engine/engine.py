@@ -1,7 +1,7 @@
 """The engine's interface: start, sessions, drain, stop, health.
 
-Its control thread (the event loop's) owns sessions, admission and resumption; its engine thread owns rows and
-the backend.
+The control thread (the thread of the event loop) owns sessions, admission and resumption. The engine thread
+owns rows and the backend.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from antiphon.models.sampling import SamplingParameters
 from antiphon.models.spec import ModelSpec
 
 CALL_BYTES: Final = 1 << 20
-"""Bytes of one call in addition to its row and its rings: notes and names of arrays."""
+"""Bytes of one call in addition to its row and its rings, such as notes and names of arrays."""
 
 
 def _no_progress(done: int, total: int, what: str) -> None:
@@ -53,7 +53,7 @@ def _no_progress(done: int, total: int, what: str) -> None:
 
 
 FEW_SLOTS: Final = 2
-"""With no more automatic slots than this, other load at the start may be the cause."""
+"""If ``slots = auto`` gives at most this number, other load at the start may be the cause."""
 
 FEW_SLOTS_CURE: Final = "if the machine was busy at the start, start again, or give --slots N"
 
@@ -70,10 +70,10 @@ class Engine:
     ``clock`` returns seconds; every time in the engine's interface is read from it. ``on_lost`` is called
     once, on the control thread, when the device is lost and all sessions have ended; ``on_tick`` is called
     after every tick and must return quickly. ``metrics`` belong to one engine. ``share`` is the part of the
-    device that is available to a new backend when the process has several engines. With ``pools``, callers
-    are in this number of other processes (:mod:`antiphon.engine.front_ends`), which wake the engine through
-    an ``EventWake``. All other methods need an engine that was started (or prepared for ticks by hand), and
-    run on the control thread, which :meth:`controlled_by` sets.
+    device that a new backend may use when the process has several engines. With ``pools``, callers are in
+    that number of other processes (:mod:`antiphon.engine.front_ends`), which wake the engine through an
+    ``EventWake``. All other methods need an engine that was started, or prepared for ticks by hand. They run
+    on the control thread, which :meth:`controlled_by` sets.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class Engine:
         return backend
 
     def rings_of(self, spec: ModelSpec) -> RingBytes:
-        """Host memory that the calls of a model need, without the backend's."""
+        """Host memory that the calls of a model need, without the memory of the backend."""
         config = self.config
         shape = Shape.of(spec, input_frames=config.input_frames, output_frames=config.output_frames)
         return ring_bytes(shape, self._pools)
@@ -317,7 +317,7 @@ class Engine:
         """Make the engine's half of a session, for :class:`SessionManager` to admit.
 
         Raises:
-            UnsupportedError: there is a prompt, and the backend does not support prompts.
+            UnsupportedError: a prompt is given, and the backend does not support prompts.
         """
         if isinstance(prompt, Prompt) and not self.info.can_prime:
             raise UnsupportedError(f"the {self.info.name} backend takes no prompt for {self.info.spec.name}")
@@ -355,14 +355,14 @@ class Engine:
         self.metrics.dropped_in.inc(sent.refused)
 
     def note_host(self, host: str, lag_s: float) -> None:
-        """Report to admission how late the event loop of a process that feeds this engine runs."""
+        """Report the lag of the event loop of a process that feeds this engine to admission."""
         self._pressure.note_host(self.clock(), host, lag_s)
 
     def drain(self, target: str = "") -> None:
         """Stop admission; waiting callers get a DrainingError, active ones continue.
 
-        With the address of another worker as ``target``, resumable calls move there; until they have moved,
-        they can be resumed here.
+        If ``target`` is the address of another worker, resumable calls move there; until a call has moved, it
+        can be resumed here.
         """
         handover = self.handover if target else None
         if handover is not None:

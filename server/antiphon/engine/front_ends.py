@@ -1,6 +1,6 @@
 """Executes requests of front ends, in this process or in others, on the engines.
 
-All of it runs on the engines' control thread, whose event loop reads the messages.
+All of this runs on the engines' control thread, whose event loop reads the messages.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ STUCK_S: Final = 2.0
 class FrontEndConnection:
     """The calls of one front end, on any of the engines.
 
-    ``outbox`` holds the engines' messages for it; ``wake`` is called, from any thread, when there are more.
+    ``outbox`` holds the engines' messages for it; ``wake`` is called, from any thread, when a message is
+    added.
     """
 
     def __init__(self, engines: Sequence[Engine], *, pool: int | None, wake: Callable[[], None]) -> None:
@@ -266,9 +267,9 @@ class LocalFrontEnd:
 class FrontEndServer:
     """Front ends in other processes, on one event loop; each has a pool of every engine's leases.
 
-    ``on_dropped`` is called with the pool of a front end that has ended or reads no messages, after its calls
-    have ended. When its process has been reaped, :meth:`take_back` frees its leases; until then the process
-    may write to them.
+    ``on_dropped`` is called with the pool of a front end that has ended or no longer reads messages, after
+    its calls have ended. When its process has been reaped, :meth:`take_back` frees its leases; until then the
+    process may write to them.
     """
 
     def __init__(
@@ -378,7 +379,7 @@ class FrontEndServer:
 
 
 MAX_PADDING_FRAMES: Final = 4096
-"""The longest pause after a word: at most ten seconds, 125 frames."""
+"""The longest pause after a word in frames: 125 frames, ten seconds."""
 
 PROMPT_AXES: Final = {"frames": 2, "voice": 2, "embedded": 2, "speakers": 3, "keys_values": 5}
 
@@ -401,7 +402,7 @@ def check_words(entries: Sequence[TextEntry], info: BackendInfo, *, room: int) -
     """Check words for a tts row with room for ``room`` of them.
 
     Raises:
-        UnsupportedError: there are more, or a token, a length or a pause is out of range.
+        UnsupportedError: there are more words, or a token, a length or a pause is out of range.
     """
     if len(entries) > room:
         raise UnsupportedError(f"{len(entries)} words for a row with room for {room}")
@@ -434,7 +435,7 @@ def check_sent(sent: Sent) -> None:
     """Check the latencies of replies, and of first audio.
 
     Raises:
-        ProtocolError: one is negative or NaN, or a count is larger than their number.
+        ProtocolError: a latency is negative or NaN, or a count is larger than their number.
     """
     for seconds in (sent.latency_s, sent.first_audio_s):
         if not (np.isfinite(seconds).all() and (seconds >= 0).all()):

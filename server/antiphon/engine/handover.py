@@ -1,10 +1,10 @@
 """Moves calls between workers: sends a call as bytes to another worker, or receives one.
 
-To send a call, its connection first releases it and keeps its socket; then the row is frozen and read. The
-client gets the call's new address only when the other worker has the call. If that fails, the client gets the
-name of this worker and resumes the call here; unless the refusal is final, the call is sent once more after
-``AGAIN_S``. Each direction handles one call at a time. The control thread decides; one thread sends bytes,
-and one reads them.
+To send a call, its connection releases the call and keeps the socket open; then the row is frozen and read.
+The client gets the call's new address only when the other worker has the call. If the transfer fails, the
+client gets the name of this worker and resumes the call here. Unless the refusal is final, the call is sent
+once more after ``AGAIN_S``. Each direction handles one call at a time. The control thread decides; one thread
+sends bytes, and one reads them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from antiphon.ipc.messages import CallNotice, Ended, Primed, SetParameters
 from antiphon.log import Log
 
 AGAIN_S: Final = 5.0
-"""Seconds before the second and last attempt to send a call: by then the other worker may have a free row.
+"""Seconds before the second and last attempt to send a call: the other worker may have a free row by then.
 Each attempt makes the client reconnect.
 """
 
 LET_GO_S: Final = 5.0
-"""Seconds for a connection to release its call; after that, its front end is stuck."""
+"""Seconds for a connection to release its call; after them its front end counts as stuck."""
 
 LEAVING: Final = "this worker is shutting down, too"
 
@@ -97,7 +97,7 @@ class HandOver:
         self._log = Log(__name__)
 
     def begin(self, target: str) -> None:
-        """Send every resumable call to the worker at ``target``, now or once it is resumable."""
+        """Send every resumable call to the worker at ``target``, now or as soon as the call is resumable."""
         self._target = self._target or target
 
     def stop(self) -> None:
@@ -216,7 +216,7 @@ class HandOver:
         """Accept a call whose bytes ``read`` returns; the future is done when its client can resume it here.
 
         The future raises UnsupportedError for the state of another model or backend, ServerFullError,
-        DrainingError or SessionFailedError where there is no row, and HandOverError.
+        DrainingError or SessionFailedError if the call gets no row, and HandOverError.
         """
         arrived: Future[None] = Future()
         arrived.add_done_callback(self._count_taken)

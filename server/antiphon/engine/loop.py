@@ -37,7 +37,7 @@ NO_PAGES: Final = (
 )
 
 Chosen: TypeAlias = slice | BoolArray
-"""Positions in a tick, as an index."""
+"""An index that selects positions in a tick."""
 
 
 class Results:
@@ -160,19 +160,19 @@ class Results:
 
 
 def chosen(which: BoolArray) -> Chosen:
-    """Positions in a tick as an index."""
+    """An index that selects positions in a tick."""
     return EVERY if np.count_nonzero(which) == which.size else which
 
 
 TRACK = "engine"
 
 FEW_ROWS: Final = 128
-"""Up to this number of sessions, the configured minimum time separates two ticks."""
+"""Up to this number of sessions two ticks are at least the configured minimum time apart."""
 LONGEST_REST: Final = 4
-"""Largest factor on that time with more sessions: a tick has a fixed cost on the host."""
+"""Maximum factor on that minimum time with more sessions, because a tick has a fixed cost on the host."""
 
 LONGEST_S: Final = 3600.0
-"""Longest sleep: ``poll`` takes milliseconds as an int, and one wake-up an hour has no cost."""
+"""Longest sleep: ``poll`` takes milliseconds as an int, and one wake-up an hour costs nothing."""
 
 
 class Wake:
@@ -232,9 +232,10 @@ class EventWake(Wake):
 class EngineLoop:
     """Runs ticks until it is stopped. ``tick_once`` is one iteration, and can be called directly.
 
-    It applies ``rows.changes`` before a tick and puts events into ``rows.events``, whose reader ``notify``
-    wakes, also at ``due_s``, which the reader sets. Any error but a StepError, in a tick or while waiting for
-    one, is the last event. ``on_tick`` is called after every tick, when its replies can be taken.
+    It applies ``rows.changes`` before a tick and puts events into ``rows.events``. ``notify`` wakes the
+    reader of the events, also at the time ``due_s``, which the reader sets. Any error except a StepError, in
+    a tick or between ticks, ends the loop and is its last event. ``on_tick`` is called after every tick, when
+    its replies can be taken.
     """
 
     def __init__(
@@ -283,7 +284,9 @@ class EngineLoop:
         self.is_over = False
 
     def busy_s(self, now_s: float) -> float:
-        """How long the backend has worked by ``now_s`` (parameters, step), 0 between ticks."""
+        """Seconds up to ``now_s`` that the backend has worked on the current tick (parameters and step); 0
+        between ticks.
+        """
         since_s = self._busy_since_s
         return 0.0 if since_s is None else max(0.0, now_s - since_s)
 
@@ -299,7 +302,7 @@ class EngineLoop:
             self.end_saves()
 
     def end_saves(self) -> None:
-        """Fail the saves that wait for a tick, since none follows."""
+        """Fail the saves that wait for a tick, because no further tick follows."""
         self.is_over = True
         self._saving.fail()
 
@@ -324,9 +327,10 @@ class EngineLoop:
             return False
 
     def tick_once(self) -> bool:
-        """Apply what is due, run one tick if any session is ready, and one piece of a prompt if there is one.
+        """Apply what is due, then run one tick if any session is ready, and one piece of a prompt if there is
+        one.
 
-        Returns whether there was a tick or a piece.
+        Returns whether a tick or a piece was run.
         """
         try:
             now_s = self._busy_since_s = self._began_s = self._clock()

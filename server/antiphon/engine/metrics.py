@@ -21,16 +21,16 @@ from antiphon.engine.config import EngineConfig
 from antiphon.metrics import METRICS, MetricFamilies
 
 CELLS = 10
-"""Cells of the window; the oldest cell is dropped as a whole."""
+"""Number of cells of the window; the oldest cell is dropped as a whole."""
 
 
 HOST_FRESH_S = 2.0
-"""Seconds for which a host's report is valid; a process without a newer one has been replaced."""
+"""Seconds for which a host's lag report is valid. A process that sends no newer report has been replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateCount:
-    """Number of frames in the window, and of late ones."""
+    """Number of frames, and of late frames, in the window."""
 
     frames: int
     late: int
@@ -63,10 +63,10 @@ class LatePressure:
     """Counts frames on time and late, on the control thread; the engine thread records when a step begins and
     ends.
 
-    Pressure rises when the window holds at least ``late_min_frames`` late frames and their fraction is above
-    ``late_refuse_fraction``; it falls when the fraction is below ``late_admit_fraction``, or when fewer late
-    frames are left. A running step counts: one late frame for each of its rows and each whole frame length
-    that it has run, so that admission stops before the first late reply is sent.
+    Pressure becomes high when the window holds at least ``late_min_frames`` late frames and their fraction is
+    above ``late_refuse_fraction``. It ends when the fraction is below ``late_admit_fraction``, or when the
+    window holds fewer late frames. A running step also counts, as one late frame for each of its rows and
+    each whole frame length that it has run. Admission therefore stops before the first late reply is sent.
 
     Pressure is also high while the event loop of a host runs later than ``host_lag_ms``: then frames wait in
     sockets, before they are stamped.
@@ -85,11 +85,11 @@ class LatePressure:
 
     @property
     def cell_s(self) -> float:
-        """Seconds after which the answer of :meth:`is_high` may change on its own."""
+        """Seconds after which the answer of :meth:`is_high` may change without new records."""
         return self._cell_s
 
     def record_many(self, now_s: float, *, frames: int, late: int) -> None:
-        """Count frames answered at ``now_s``, and those of them that were late."""
+        """Count frames answered at ``now_s``, and how many of them were late."""
         cell = self._advance(now_s)
         self._frames[cell] += frames
         self._late[cell] += late
@@ -103,7 +103,7 @@ class LatePressure:
         self._running = None
 
     def note_host(self, now_s: float, host: str, lag_s: float) -> None:
-        """Record how late the event loop of a process that feeds this engine runs."""
+        """Record the lag of the event loop of a process that feeds this engine."""
         self._hosts[host] = _HostLag(lag_s, now_s)
 
     def host_lag_s(self, now_s: float) -> float:
@@ -149,13 +149,13 @@ class LatePressure:
 
 
 FOLD_VALUES: Final = 1024
-"""Single observations sorted into buckets at once."""
+"""Number of single observations that are sorted into buckets at once."""
 FOLD_ARRAYS: Final = 64
-"""Arrays of observations sorted at once."""
+"""Number of arrays of observations that are sorted at once."""
 
 
 class ArrayHistogram:
-    """The observations of one label set; may be used from any thread.
+    """A histogram of one label set; any thread may use it.
 
     Appending to a list is atomic in the interpreter, so only sorting and reading take the lock.
     """
@@ -223,7 +223,9 @@ class ArrayHistogramFamily(Collector):
         return self._children.setdefault(values, ArrayHistogram(self._buckets))
 
     def describe(self) -> Iterable[HistogramMetricFamily]:
-        """The name without samples: the registry rejects duplicates, and a scrape can select it."""
+        """The name without samples, so that the registry rejects duplicates and a scrape can select the
+        metric.
+        """
         yield HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
@@ -240,9 +242,9 @@ class ArrayHistogramFamily(Collector):
 class EngineMetrics:
     """All metrics of the engine, each with the label ``model``.
 
-    Attributes are children with the label bound, so that recording takes one call, or mappings from a second
-    label to such children (``metrics.METRICS``). Gauges are computed at each scrape. Engines of one process
-    share ``MetricFamilies``.
+    Each attribute is a child with the label bound, so that recording takes one call, or a mapping from a
+    second label to such children (``metrics.METRICS``). Gauges are computed at each scrape. Engines of one
+    process share ``MetricFamilies``.
     """
 
     def __init__(self, registry: CollectorRegistry | MetricFamilies, *, model: str) -> None:

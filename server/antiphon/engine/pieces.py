@@ -1,4 +1,4 @@
-"""Prompts and states of rows, copied between two ticks in pieces of bounded size."""
+"""Reads prompts, and copies states of rows, between two ticks in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from antiphon.log import Log
 from antiphon.models.prompt import Prompt
 
 PIECE_BYTES: Final = 16 << 20
-"""Most bytes copied between two ticks, except for a larger single tensor: 2 ms at the 8 GB/s of a slow
-bus."""
+"""Maximum number of bytes copied between two ticks, except for a larger single tensor: 2 ms at the 8 GB/s of
+a slow bus.
+"""
 
 
 class PrimingQueue:
-    """Leases with a prompt to read, or a state to restore; used on the engine thread only.
+    """Leases with a prompt to read or a state to restore; used on the engine thread only.
 
-    Leases alternate, one piece each, so a long prompt delays a short one by at most the pieces of the others,
-    and an active call by one piece.
+    Leases alternate, one piece each. A long prompt therefore delays a short one by at most the pieces of the
+    others, and an active call by one piece.
     """
 
     def __init__(self, backend: Backend, rows: Rows, metrics: EngineMetrics) -> None:
@@ -108,7 +109,7 @@ class PrimingQueue:
 
 
 class SavingQueue:
-    """Leases whose row's state was requested; used on the engine thread, until it ends."""
+    """Leases whose row's state was requested. The engine thread uses it until it ends."""
 
     def __init__(self, backend: Backend, rows: Rows, clock: Callable[[], float]) -> None:
         """Start empty."""
@@ -133,7 +134,7 @@ class SavingQueue:
             self._rows.is_saving[save.lease] = any(it.lease == save.lease for it in saves)
 
     def fail(self) -> None:
-        """Fail every request, since no tick follows."""
+        """Fail every request, because no tick follows."""
         for queue in (self._rows.changes, self._rows.saves):
             while queue:
                 try:
@@ -168,7 +169,7 @@ class SavingQueue:
 
 
 def next_piece(snapshot: RowSnapshot, *, done: int) -> list[str]:
-    """The next tensors of a snapshot: one, and more while they fit into ``PIECE_BYTES``."""
+    """The next tensors of a snapshot: at least one, and more while they fit into ``PIECE_BYTES``."""
     names: list[str] = []
     size = 0
     for name in list(snapshot.tensors)[done:]:

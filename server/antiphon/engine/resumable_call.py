@@ -17,7 +17,7 @@ from antiphon.errors import MovedError, ReplacedError, ResumeError, SessionError
 from antiphon.ipc.values import Note, ResumeClaim
 
 MOVED = "moved to "
-"""Prefix of the name of the worker that has the call, stored in place of a reason."""
+"""Prefix of a stored reason that is the name of the worker to which the call has moved."""
 
 
 NOTHING: Final = FramesUsed(0, 0)
@@ -50,8 +50,8 @@ class ResumableCall:
     """One call, across its connections. ``former_key`` is valid until the client has acknowledged the new
     one.
 
-    It lost its connection at ``detached_s``. ``recorded`` is the usage before its connection, or before those
-    of killed front ends.
+    ``detached_s`` is the time at which it lost its connection. ``recorded`` is the usage that was recorded
+    before its current connection, or before connections of killed front ends.
     """
 
     session: EngineSession
@@ -83,7 +83,7 @@ class ResumableCall:
         self.state = state
 
     def settle(self) -> None:
-        """Return from a failed move to the state without one, unless the call has ended."""
+        """Return from a failed move to the state before it, unless the call has ended."""
         if self.state is ResumeState.GONE:
             return
         state = ResumeState.ATTACHED if self.detached_s is None else ResumeState.DETACHED
@@ -107,7 +107,7 @@ class ResumableCall:
         return NOTHING
 
     def facts(self, now: FramesUsed, *, has_new_parameters: bool) -> CallFacts:
-        """The facts for another worker of a call that its connection has released."""
+        """The facts about a call that another worker needs, once its connection has released it."""
         self.use(now, self.session)
         notes = tuple(self.notes)
         return CallFacts(
@@ -117,24 +117,24 @@ class ResumableCall:
 
 
 def call_of(session: EngineSession) -> ResumableCall | None:
-    """The session's call, where it can be resumed."""
+    """The session's call, if it can be resumed."""
     call = session.resumable
     assert call is None or isinstance(call, ResumableCall)
     return call
 
 
 def replaced() -> ReplacedError:
-    """The error of the replaced connection."""
+    """The error for a connection that another one has replaced."""
     return ReplacedError("the call was resumed through another connection")
 
 
 def too_late() -> ResumeError:
-    """The error of a connection that waited too long for a call."""
+    """The error for a connection that waited too long for a call."""
     return ResumeError("unknown: the call has ended, or has too many unacknowledged messages")
 
 
 GONE_KEYS: Final = 4096
-"""Number of invalid tokens that are kept with a reason."""
+"""Number of invalid tokens that are kept, each with a reason."""
 
 
 class ResumeTokens:
@@ -156,7 +156,7 @@ class ResumeTokens:
         return tuple(dict.fromkeys(self._calls.values()))
 
     def was_here(self, key: bytes) -> bool:
-        """Whether the token is, or was, valid for a call here that did not move to another worker."""
+        """Whether the token is or was valid for a call of this worker that did not move to another one."""
         return key in self or not self._gone.get(key, MOVED).startswith(MOVED)
 
     def add(self, call: ResumableCall) -> None:
@@ -190,8 +190,8 @@ class ResumeTokens:
         """The call that a token is valid for.
 
         Raises:
-            ResumeError, MovedError: there is no such call, or it is another client's; the message has the
-                reason.
+            ResumeError, MovedError: the call does not exist, or belongs to another client; the message
+                has the reason.
         """
         call = self._calls.get(claim.key)
         if call is None or not any(hmac.compare_digest(claim.key, key) for key in call.keys):

@@ -1,4 +1,4 @@
-"""Calls that outlive their connections: a detached call keeps its row, and another connection resumes it.
+"""Calls that outlive their connections. A detached call keeps its row until another connection resumes it.
 
 A front end makes a call resumable by registering the hash of a token. It stores every numbered message in the
 engine before it sends the message, and detaches the call when its connection breaks. The row then takes no
@@ -7,8 +7,8 @@ copies the old lease into the new one and attaches the row to it. If the old con
 open, its front end first releases the session. The engine then has all messages of that front end, and
 ignores later ones.
 
-The former token remains valid until the client acknowledges a message on its new connection, because the
-answer with the new token may be lost with that connection too.
+The former token remains valid until the client acknowledges a message on its new connection, because that
+connection may break too before the client has the new token.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from antiphon.ipc.messages import Ended, Moving, Noted
 from antiphon.ipc.values import ResumeClaim, Resumption
 
 MAX_NOTES: Final = 512
-"""Limit on unacknowledged messages: a client acknowledges each second, after about twenty pieces of text."""
+"""Limit on unacknowledged messages. A client acknowledges once a second, after about twenty pieces of text.
+"""
 
 MAX_NOTES_BYTES: Final = 65_536
 """Limit on the bytes of notes, so that a resumption fits into one message."""
@@ -91,7 +92,7 @@ class Resuming:
         """Let the token that hashes to ``key`` resume the call.
 
         Raises:
-            ProtocolError: the call has a token, or another call has this one.
+            ProtocolError: the call already has a token, or another call has this token.
         """
         if session.is_closed:
             return
@@ -105,7 +106,7 @@ class Resuming:
     def note(self, session: EngineSession, noted: Noted) -> EngineSession | None:
         """Store messages before they are sent, with the text of replies to some frames.
 
-        If the call cannot be resumed any more, returns the session that waited for it and must end.
+        If the call can no longer be resumed, return the session that waited for it and must end.
         """
         call = call_of(session)
         if call is None or call.session is not session or call.detached_s is not None:
@@ -126,8 +127,9 @@ class Resuming:
             self._tokens.drop_former(call)
 
     def detach(self, session: EngineSession) -> bool:
-        """Detach the call of a connection that has ended: its row waits. Returns false if the call cannot be
-        resumed."""
+        """Detach the call of a connection that has ended: its row waits. Return false if the call cannot be
+        resumed.
+        """
         call = call_of(session)
         if call is None or call.session is not session or (self._is_draining and call.successor is None):
             return False
@@ -143,7 +145,7 @@ class Resuming:
         return True
 
     def keeps(self, session: EngineSession) -> bool:
-        """Whether another session has, or had, the row, so that this session cannot free it."""
+        """Whether another session has or had the row, in which case this session must not free it."""
         call = call_of(session)
         if call is None or call.successor is session:
             return False
@@ -152,7 +154,7 @@ class Resuming:
         return call.session is not session or is_wanted or is_left
 
     def forget(self, session: EngineSession) -> EngineSession | None:
-        """Remove an ended session, and its call unless the session was an unsuccessful successor.
+        """Remove an ended session and its call; an unsuccessful successor leaves the call in place.
 
         Returns the session that waited for the call and must end.
         """
@@ -167,7 +169,7 @@ class Resuming:
         return self._forget(call, "unknown") if call.session is session else None
 
     def lose(self) -> list[EngineSession]:
-        """End all calls, since no row takes another step. Returns the sessions that waited for one."""
+        """End all calls, because no row takes another step. Returns the sessions that waited for one."""
         under_way = [it.successor for it in self._under_way]
         successors = [self._forget(call, "unknown") for call in self._tokens.calls]
         return under_way + [successor for successor in successors if successor is not None]
@@ -178,8 +180,8 @@ class Resuming:
         """Request a call for a session, which is sent ``Resumed`` and then ``Admitted``.
 
         Raises:
-            ResumeError, MovedError: there is no such call, or not for this client; the message has the
-                reason.
+            ResumeError, MovedError: the call does not exist, or belongs to another client; the message
+                has the reason.
             ServerFullError: the successor's pool has no lease.
         """
         if self._is_draining:
@@ -217,7 +219,7 @@ class Resuming:
         )
 
     def moving_from(self, lease: int) -> EngineSession | None:
-        """The session that has, or is getting, the call whose row is leaving a lease."""
+        """The session that has the call, or is about to get it, whose row is leaving a lease."""
         return next((it.call.session for it in self._under_way if it.session.lease == lease), None)
 
     def moved(self, moved: RowMoved) -> tuple[EngineSession, EngineSession, Resumption]:
@@ -244,7 +246,7 @@ class Resuming:
         return tuple(call.session for call in self._detached if call.successor is None)
 
     def next_event_s(self, *, is_wanted: bool) -> float:
-        """The time at which a detached call expires; sooner while a caller waits for its row."""
+        """The time at which a detached call expires, which is earlier while a caller waits for its row."""
         after_s = min(self.window_s, self._yield_s) if is_wanted else self.window_s
         times_s = (
             call.detached_s + after_s
@@ -254,9 +256,10 @@ class Resuming:
         return min(times_s, default=math.inf)
 
     def due(self, now_s: float, *, wanted: int) -> list[tuple[EngineSession, ResumeError]]:
-        """Detached sessions that must end, since they expired.
+        """Detached sessions that must end because they have expired.
 
-        While ``wanted`` rows are missing, also those detached for longer than ``yield_s``, the oldest first.
+        While ``wanted`` rows are missing, sessions that are detached for longer than ``yield_s`` must end
+        too, the oldest first.
         """
         ending: list[tuple[EngineSession, ResumeError]] = []
         for call in tuple(self._detached):
@@ -274,7 +277,7 @@ class Resuming:
     # Moving to another worker, and from one.
 
     def movable(self) -> list[ResumableCall]:
-        """The calls whose row holds state that another worker can take, and that are not being resumed."""
+        """The calls that another worker can take: their row has state, and they are not being resumed."""
         return [
             call
             for call in self._tokens.calls
@@ -296,7 +299,7 @@ class Resuming:
     def end_move(
         self, call: ResumableCall, worker: str, *, is_gone: bool
     ) -> list[tuple[EngineSession, MovedError]]:
-        """End a move: the call can be resumed at ``worker``, elsewhere if it ``is_gone``, else here.
+        """End a move. If the call ``is_gone``, it can be resumed at ``worker``, otherwise at this worker.
 
         Returns the sessions that end with the move.
         """
@@ -316,10 +319,10 @@ class Resuming:
         return []
 
     def arrive(self, session: EngineSession, facts: CallFacts, came: int) -> None:
-        """Make a call from another worker resumable by its connection; a session has its row.
+        """Make a call from another worker resumable by its connection; its session already has a row.
 
         Raises:
-            HandOverError: the call is, or was, here already, or this server is shutting down.
+            HandOverError: the call is or was already at this worker, or this server is shutting down.
         """
         key, *former = facts.keys
         if self._is_draining:

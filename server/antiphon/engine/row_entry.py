@@ -1,7 +1,7 @@
-"""The data of one lease except for frames: parameters, a prompt, words, and requested silence.
+"""The data of one lease except for its frames: parameters, a prompt, words, and requested silence.
 
-An entry belongs to one thread at a time: the control thread makes it and changes it while its session waits
-for a row; from then on it is the engine thread's.
+An entry belongs to one thread at a time. The control thread makes it, and changes it while its session waits
+for a row. From then on it belongs to the engine thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
 OFFERED_WORDS: Final = 8
-"""Words offered to a row in one tick: more than it can begin in one."""
+"""Words offered to a row in one tick, more than it can begin in one tick."""
 
 
 class RowAction(Enum):
@@ -51,9 +51,9 @@ class FlushPadding:
     last words. The caller may continue later, so the row's state is saved before the first such frame and
     restored before the next frame of the caller's audio.
 
-    ``asked`` counts all requested frames, ``pending`` those that wait. ``kept`` is the row's state without
-    the silence; without it the silence remains in the row, as if the caller had sent it. ``run`` is the
-    caller's number of interruptions; a reply to silence of another run is discarded.
+    ``asked`` counts all requested frames, ``pending`` the requested frames that wait. ``kept`` is the row's
+    state without the silence. If there is no such copy, the silence remains in the row, as if the caller had
+    sent it. ``run`` counts the caller's interruptions; a reply to silence of an earlier run is discarded.
     """
 
     def __init__(self, frame_samples: int) -> None:
@@ -68,7 +68,7 @@ class FlushPadding:
 
     @property
     def is_busy(self) -> bool:
-        """Whether silence waits, or was processed and is not undone yet."""
+        """Whether silence waits, or was processed and not yet undone."""
         return self.pending > 0 or self._is_away
 
     @property
@@ -90,21 +90,24 @@ class FlushPadding:
         self.received_s = now_s
 
     def see(self, run: int) -> None:
-        """Apply the caller's count of interruptions: a new one drops pending silence and undoes the rest."""
+        """Apply the caller's count of interruptions. A new interruption drops pending silence and undoes
+        processed silence.
+        """
         if run > self.run:
             self.run, self.pending = run, 0
             self._is_stale = self._is_away
 
     def come_back(self) -> RowAction:
-        """Return the row's action before its next tick takes the caller's audio, and end the padding."""
+        """End the padding, and return what the row does before its next tick takes the caller's audio."""
         action = RowAction.RESTORE if self._is_away else RowAction.NONE
         self._is_away = self._is_stale = False
         return action
 
     def take_into(self, row: FloatArray) -> tuple[RowAction, int]:
-        """Write a frame of silence for the next tick to ``row [frame_samples]``; return the action and run.
+        """Write a frame of silence for the next tick to ``row [frame_samples]``; return the row's action and
+        the run of the silence.
 
-        If an interruption arrived since the tick was planned, the silence belongs to the run before, so its
+        If an interruption arrived since the tick was planned, the silence belongs to the previous run, so its
         reply is discarded.
         """
         run = self.run if self.pending else self.run - 1
@@ -121,8 +124,8 @@ class TextInbox:
     """Words to be synthesised; the caller's half sends no more than fit.
 
     At every tick a tts row is offered the next few words, and takes all of them or none. It may look ahead,
-    and may take more than one step in a tick. Without words the row still synthesises those it took: it takes
-    part in ticks while it consumes or emits, and pauses otherwise until the next word arrives.
+    and may take more than one step in a tick. Without new words the row synthesises the words that it took.
+    It takes part in ticks while it consumes or emits, and otherwise pauses until the next word arrives.
     """
 
     def __init__(self) -> None:
@@ -145,7 +148,7 @@ class TextInbox:
 
     @property
     def taken(self) -> int:
-        """Words that the row took, or that were flushed."""
+        """Number of words that the row took, or that were flushed."""
         return self._received - len(self._entries)
 
     def push(self, entries: Sequence[TextEntry], received_s: float) -> None:
@@ -155,7 +158,9 @@ class TextInbox:
         self.is_finished = self.is_finished or any(entry.is_last for entry in entries)
 
     def offer(self) -> tuple[tuple[TextEntry, ...], int, float]:
-        """The oldest words, kept until the row takes them; the step's index; when the last arrived."""
+        """The oldest words, which stay until the row takes them; the step's index; and the time at which the
+        last word arrived.
+        """
         self._offered = list(islice(self._entries, OFFERED_WORDS))
         if self._offered:
             self._last_received_s = self._offered[-1][1]
@@ -163,14 +168,14 @@ class TextInbox:
         return tuple(entry for entry, _ in self._offered), self._steps - 1, self._last_received_s
 
     def end_step(self, *, consumed: bool, emitted: bool, finished: bool) -> None:
-        """Remove the words that the row took, and note whether the row continues without others."""
+        """Remove the words that the row took, and record whether the row continues without further words."""
         for _ in self._offered if consumed else ():
             self._entries.popleft()
         self.is_busy = consumed or emitted
         self.has_spoken_all = finished
 
     def finish(self) -> None:
-        """End the text, unless its last word has ended it."""
+        """End the text, unless its last word has already ended it."""
         if not self.is_finished:
             self.is_finished = True
             self._received += 1
@@ -183,7 +188,7 @@ class TextInbox:
         self.is_busy = self.has_spoken_all = self.is_finished = False
 
     def clear(self) -> None:
-        """Discard the words that wait; an end that was sent remains."""
+        """Discard the waiting words; the end of the text, if sent, remains."""
         last = [item for item in self._entries if item[0].is_last]
         self._entries.clear()
         self._entries.extend((TextEntry((), is_last=True), received_s) for _, received_s in last)

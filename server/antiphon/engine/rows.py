@@ -2,8 +2,8 @@
 
 A session has a lease from its admission on. The control thread sends changes; the engine thread applies them
 between two ticks: it attaches a lease, gives it a row with its first frame, and detaches it after its session
-has ended. Until then no other session has the lease, so a running tick can write for an ended session without
-affecting another.
+has ended. No other session gets the lease before that, so a running tick can write for an ended session
+without affecting another.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class Placement:
         self._is_free: BoolArray = np.ones(rows, np.bool_)
 
     def take(self, complete_s: float) -> int:
-        """The free row nearest to the phase of a first frame that was complete at ``complete_s``.
+        """Take the free row nearest to the phase of a first frame that was complete at ``complete_s``.
 
-        The phase, from 0 to 1, is mapped onto all rows. A row is free: admission admits no more sessions than
-        there are rows.
+        The phase, from 0 to 1, is mapped onto all rows. A free row exists, because admission admits no more
+        sessions than there are rows.
         """
         free = np.flatnonzero(self._is_free)
         place = (complete_s / self._frame_s) % 1.0 * self._is_free.size
@@ -73,7 +73,8 @@ class Placement:
 class FrameStats:
     """The engine thread's counters by lease; it is their only writer (:class:`EngineCounts`).
 
-    ``recent_ms`` is ``[L, RECENT_TICKS, 2]``: step and wait, the newest at ``(taken - 1) % RECENT_TICKS``.
+    ``recent_ms`` is ``[L, RECENT_TICKS, 2]``: step and wait in milliseconds, with the newest pair at ``(taken
+    - 1) % RECENT_TICKS``.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -85,7 +86,7 @@ class FrameStats:
         self.recent_ms: FloatArray = arena.blocks["recent_ms"]
 
     def take(self, leases: Counts, complete_s: Times) -> None:
-        """Count a frame of each of ``leases [n]`` for a tick."""
+        """Count one frame for each of ``leases [n]``, taken for a tick."""
         taken = self.taken[leases]
         if np.count_nonzero(taken) < taken.size:
             first = taken == 0
@@ -93,18 +94,20 @@ class FrameStats:
         self.taken[leases] = taken + 1
 
     def time(self, leases: Counts, taken: Counts, wait_ms: Times, step_ms: float) -> None:
-        """Record a tick of ``step_ms``, the ``taken [n]``-th of each lease; frames waited ``wait_ms``."""
+        """Record a tick of ``step_ms`` milliseconds, which is the ``taken [n]``-th tick of each lease and
+        whose frames waited ``wait_ms``.
+        """
         times = np.empty((leases.size, 2), np.float32)
         times[:, 0], times[:, 1] = step_ms, wait_ms
         self.recent_ms[leases, (taken - 1) % RECENT_TICKS] = times
 
 
 def overdue_frames(complete_s: Times, due_s: float, now_s: float, frame_s: float) -> int:
-    """Count the long overdue frames among those that were complete at these times and dropped unprocessed at
-    ``now_s``.
+    """Count frames that were dropped unprocessed at ``now_s`` and were long overdue; they were complete at
+    these times.
 
-    ``due_s`` is when the session's last reply was due. A frame that was dropped because of a burst of its
-    sender is not overdue, so that a flood does not count as late frames of the server.
+    ``due_s`` is the time at which the session's last reply was due. A frame that was dropped because of its
+    sender's burst is not overdue, so a flood does not count as late frames of the server.
     """
     overdue = 0
     for frame_complete_s in complete_s.tolist():
@@ -114,17 +117,19 @@ def overdue_frames(complete_s: Times, due_s: float, now_s: float, frame_s: float
 
 
 LEASES_PER_ROW: Final = 3
-"""Leases per row, for a session that ended during a tick, the next session, and a resuming connection."""
+"""Leases per row: for a session that ended during a tick, for the next session, and for a connection that
+resumes a call.
+"""
 
 NO_LIMIT: Final = np.iinfo(np.int64).max
-"""Value of ``max_steps`` for no limit."""
+"""Value of ``max_steps`` that means no limit."""
 
 LONGEST_WAIT_S: Final = 3600.0
-"""Longest wait in statistics; it limits the effect of a caller's wrong time."""
+"""Longest wait in statistics; it limits the effect of a wrong time from a caller."""
 
 CAN_RUN: Final = (True, True, False, False, False, False, False, False)
-"""Flags of a lease that may take part in a tick: attached and primed; not frozen, closed or over; no change
-of parameters in progress, and its state not being read.
+"""Flags of a lease that may take part in a tick. It is attached and primed; it is not frozen, closed or over;
+no parameters are being changed, and its state is not being read.
 """
 
 
@@ -133,8 +138,8 @@ class Rows:
     ``is_closed``.
 
     The control thread sends ``changes`` and reads ``events``. ``is_closed``: the session has ended, so its
-    replies are discarded. Callers write ``first_kept`` (replies to earlier frames were flushed) and ``due_s``
-    (when the last reply was due), one element per lease.
+    replies are discarded. Callers write ``first_kept`` and ``due_s``, one element per lease: replies to
+    frames before ``first_kept`` were flushed, and ``due_s`` is the time at which the last reply was due.
     """
 
     def __init__(
@@ -275,7 +280,7 @@ class Rows:
         self.is_closed[lease] = False
 
     def fail(self, lease: int, error: AntiphonError) -> None:
-        """Report that the session of a lease cannot continue; it takes part in no further tick."""
+        """Report that the session of a lease cannot continue; the lease takes part in no further tick."""
         self.is_closed[lease] = True
         self.events.append(RowFailed(lease, error))
 
@@ -286,7 +291,7 @@ class Rows:
         return self._unmark(np.flatnonzero(self.has_update & self._is_attached & ~self.is_primed))
 
     def updates(self, leases: Counts) -> list[int]:
-        """Those of ``leases`` that have an update to apply before their next frame."""
+        """The leases among ``leases`` that must apply an update before their next frame."""
         return self._unmark(leases[self.has_update[leases]])
 
     def _unmark(self, leases: Counts) -> list[int]:
@@ -300,11 +305,11 @@ class Rows:
         return entry
 
     def entry_or_none(self, lease: int) -> RowEntry | None:
-        """The entry of a lease; None where it is not attached, or its session has ended."""
+        """The entry of a lease; None if the lease is not attached, or its session has ended."""
         return None if self.is_closed[lease] else self._entries[lease]
 
     def kept_states(self) -> int:
-        """Rows whose state is saved during flush padding."""
+        """Number of rows whose state is saved during flush padding."""
         return sum(entry is not None and entry.padding.kept is not None for entry in self._entries)
 
     def row(self, lease: int, now_s: float) -> int:
@@ -401,7 +406,7 @@ class Rows:
         return remaining
 
     def flush(self, leases: Counts, upto: Counts) -> None:
-        """Discard frames below the positions ``upto [n]``."""
+        """Discard the frames before the positions ``upto [n]``."""
         flushed = np.maximum(upto - self.inputs.taken[leases], 0)
         self.ledger.flushed_in[leases] += flushed
         self.inputs.taken[leases] += flushed
@@ -419,7 +424,7 @@ class Rows:
         self._metrics.dropped_in.inc(frames)
 
     def begin(self, leases: Counts, now_s: float, *, is_fixed: bool) -> Tick:
-        """Take a frame of each of ``leases [m]``, which are ready, for the next step."""
+        """Take one frame of each of the ready ``leases [m]`` for the next step."""
         fresh, run = self._is_fresh[leases], self._no_runs[: leases.size]
         if np.count_nonzero(fresh):  # fresh until the first tick or the prompt, which set its phase
             self._is_fresh[leases] = False

@@ -1,7 +1,7 @@
-"""Decides which sessions have a row of an engine, wait for one, or resume a call, and reports it.
+"""Decides which sessions get a row of an engine, wait for a row, or resume a call, and reports the decision.
 
-All of it belongs to the control thread. It sends decisions to the engine thread as changes of rows, and
-handles the thread's events.
+This code runs on the control thread. It sends decisions to the engine thread as changes of rows, and handles
+the engine thread's events.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from antiphon.ipc import messages
 from antiphon.ipc.values import ResumeClaim
 
 MAX_UPDATES: Final = 1024
-"""Limit on the requests of one session that wait for a step to end; larger than the words of a page sent one
-by one."""
+"""Limit on the requests of one session that wait for a step to end; larger than the number of words on a
+page.
+"""
 
 
 class SessionManager:
-    """The sessions of one engine. ``lost`` is the reason why the model can no longer run, None while it
-    can."""
+    """The sessions of one engine. ``lost`` is the reason why the model can no longer run, or None."""
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class SessionManager:
         """Let a session resume a call.
 
         Raises:
-            ResumeError: there is no such call to resume.
-            SessionFailedError: the device is lost.
+            ResumeError: the call does not exist, or cannot be resumed. SessionFailedError: the device is
+            lost.
         """
         self._check_not_lost()
         self.settle(self._clock())
@@ -159,10 +159,10 @@ class SessionManager:
     # From front ends.
 
     def pass_on(self, session: EngineSession, request: messages.CallRequest) -> None:
-        """Give a request of the front end to a session's row, now or when it has one.
+        """Pass a request of the front end on to a session's row, now or when the session has a row.
 
         Raises:
-            SessionFailedError: too many requests wait for a step to end.
+            SessionFailedError: too many requests wait for the end of a step.
         """
         if session.is_closed:
             return
@@ -189,7 +189,9 @@ class SessionManager:
     # Ends of sessions.
 
     def detach(self, session: EngineSession) -> None:
-        """Handle the end of a connection: the row of a resumable call waits for another; other calls end."""
+        """Handle the end of a connection: the row of a resumable call waits for another connection; other
+        calls end.
+        """
         if session.is_closed or self.resuming.detach(session) or self.resuming.is_succeeded(session):
             return
         self.end(session, ResumeError("unknown: the call cannot be resumed"))
@@ -202,7 +204,7 @@ class SessionManager:
             self.close(session)
 
     def end(self, session: EngineSession, error: AntiphonError) -> None:
-        """Close a session without a request of its front end; a moving row is closed after the move."""
+        """Close a session that its front end did not close; if its row is moving, close it after the move."""
         if session.is_closed:
             return
         session.send(messages.Ended(session.id, error))
@@ -250,7 +252,9 @@ class SessionManager:
         self._apply(departure.changes)
 
     def drain(self, *, keeps_detached: bool) -> None:
-        """Admit no further caller; waiting ones get a DrainingError, detached calls end unless kept."""
+        """Admit no further caller; waiting callers get a DrainingError, and detached calls end unless they
+        are kept.
+        """
         if not keeps_detached:
             for session in self.resuming.drain():
                 self.end(session, ResumeError("draining: the server is shutting down"))
@@ -277,7 +281,9 @@ class SessionManager:
         self._nudge()
 
     def settle(self, now_s: float, *, comers: int = 0) -> None:
-        """Apply expired timeouts; detached calls end to free rows for waiting callers, or for ``comers``."""
+        """Apply expired timeouts; detached calls end to free rows for waiting callers or for ``comers`` new
+        callers.
+        """
         if self.resuming.detached:
             for session, error in self.resuming.due(now_s, wanted=self._admission.missing(comers)):
                 self.end(session, error)
@@ -296,11 +302,11 @@ class SessionManager:
         return self._admission.load(now_s)
 
     def promised_pages(self, most: int) -> int:
-        """Pages that sessions with a row may still take soon, up to ``most`` per row."""
+        """Pages that sessions with a row may still take in the near future, up to ``most`` per row."""
         return sum(min(session.pages, most) for session in self._admission.active())
 
     def handle(self, event: Event) -> None:
-        """Handle an event of the engine thread; ``EngineLost`` is left to the caller."""
+        """Handle an event of the engine thread; the caller must handle ``EngineLost`` itself."""
         match event:
             case RowDetached(lease):
                 self.leases.detached(lease)

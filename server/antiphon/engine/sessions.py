@@ -1,6 +1,6 @@
 """The engine's half of a session on the control thread, and the leases of sessions.
 
-The rest of a session, except for its frames, is an entry of its row (:mod:`antiphon.engine.row_entry`).
+The row's entry (:mod:`antiphon.engine.row_entry`) has the rest of a session, except for its frames.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def pages_of(prompt: Prompt | SavedState | None) -> int:
 class EngineSession:
     """One call of an engine; used on the control thread only.
 
-    ``send`` takes messages for the session's front end, and never waits. ``is_orphaned`` is true after the
+    ``send`` accepts messages for the session's front end without waiting. ``is_orphaned`` is true after the
     front end has died; nothing is sent until another connection resumes the call. ``lease`` is the index in
     the rows' arrays; ``leased`` keeps it after the session has closed. The control thread changes ``entry``
     only while there is no lease. ``resumable`` is the record of a resumable call. ``has_state`` is true if
     the row holds state of this session, ``is_attached`` if the engine thread has the lease. ``came`` is the
-    number of frames of a call from another worker, ``updates`` the number of updates sent to the row.
-    ``pages`` is the number of pages of keys and values reserved for the row: first those that it will read,
-    then one.
+    number of frames that a call from another worker had on arrival. ``updates`` is the number of updates sent
+    to the row. ``pages`` is the number of pages of keys and values reserved for the row: first the pages for
+    its prompt or state, then one page.
     """
 
     def __init__(
@@ -53,7 +53,9 @@ class EngineSession:
         pool: int | None = None,
         prompt: Prompt | SavedState | None = None,
     ) -> None:
-        """Start without a row. ``pool`` is the front end whose leases it may use, None in one process."""
+        """Start without a row. ``pool`` is the number of the front end whose leases it may use; None if there
+        is only one process.
+        """
         self.id, self.pool = session_id, pool
         self.send, self.is_orphaned = send, False
         self.has_front_end = send is not no_notices  # it releases its lease
@@ -68,7 +70,7 @@ class EngineSession:
         self._words = self._words_void = 0  # words that arrived, and words that were discarded
 
     def announce(self, lease: int, pool_leases: int) -> None:
-        """Report to the front end which of its pool's ``pool_leases`` the call has."""
+        """Report to the front end which of the ``pool_leases`` leases of its pool the call has."""
         self.send(Admitted(self.id, lease - (self.pool or 0) * pool_leases))
 
     def orphan(self) -> None:
@@ -76,7 +78,7 @@ class EngineSession:
         self.send, self.is_orphaned = no_notices, True
 
     def remember(self, request: messages.CallRequest) -> None:
-        """Record what the control thread needs of a request that goes to the row."""
+        """Record the parts of a request to the row that the control thread needs."""
         match request:
             case messages.SetParameters(_, _, parameters):
                 self.parameters = parameters
@@ -88,19 +90,21 @@ class EngineSession:
                 self._words_void = self._words
 
     def words_waiting(self, taken: int) -> int:
-        """Words that the row has not taken, when it took ``taken``."""
+        """Number of words that the row has not taken, if it took ``taken`` words."""
         return self._words - max(taken, self._words_void)
 
 
 class LeasePool:
     """Leases ``0 .. count-1``, in pools of equal size; used on the control thread only.
 
-    A lease is free when the engine thread has detached it and the front end, if one holds it, has released
-    it; ``free`` then clears it.
+    A lease becomes free when the engine thread has detached it and the front end, if it holds it, has
+    released it. ``free`` then clears it.
     """
 
     def __init__(self, count: int, free: Callable[[int], None], *, pools: int = 1) -> None:
-        """Start with all free; each of the ``pools`` has the next ``count / pools`` of them."""
+        """Start with all leases free; each of the ``pools`` pools has ``count / pools`` consecutive
+        leases.
+        """
         self.count = count
         self._wipe = free
         self._pool_size = size = count // pools
@@ -109,7 +113,7 @@ class LeasePool:
         self._detached: set[int] = set()  # and held
 
     def has_free(self, pool: int | None = None) -> bool:
-        """Whether :meth:`take` would return a lease, of this pool or of any."""
+        """Whether :meth:`take` would return a lease, of this pool or of any pool."""
         return any(self.free) if pool is None else bool(self.free[pool])
 
     def roomiest(self) -> int:
@@ -117,10 +121,10 @@ class LeasePool:
         return max(range(len(self.free)), key=lambda pool: len(self.free[pool]))
 
     def take(self, pool: int, *, is_held: bool) -> int | None:
-        """Take a lease of a pool, the last used first since its memory is allocated; None while all are in
-        use.
+        """Take a lease of a pool; None if all are in use. The last used lease comes first, because its memory
+        is allocated.
 
-        With ``is_held``, the lease is free again only when the session's front end has released it, too.
+        With ``is_held`` the lease becomes free only after the session's front end has released it too.
         """
         if not self.free[pool]:
             return None
@@ -135,14 +139,14 @@ class LeasePool:
         self.free[lease // self._pool_size].append(lease)
 
     def detached(self, lease: int) -> None:
-        """The engine thread has released the lease."""
+        """Record that the engine thread has released the lease."""
         if lease in self._held:
             self._detached.add(lease)
         else:
             self._end(lease)
 
     def let_go(self, leases: Iterable[int]) -> None:
-        """The front end has released these leases."""
+        """Record that the front end has released these leases."""
         for lease in leases:
             self._held.discard(lease)
             if lease in self._detached:
@@ -150,7 +154,7 @@ class LeasePool:
                 self._end(lease)
 
     def clean(self, pool: int) -> None:
-        """Also clear the free leases of a pool, since an ended process could have written to them."""
+        """Clear the free leases of a pool too, because an ended process may have written to them."""
         for lease in self.free[pool]:
             self._wipe(lease)
 

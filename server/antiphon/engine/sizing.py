@@ -1,7 +1,7 @@
-"""The number of rows that a machine can serve, from memory, constants of known GPUs and measured ticks.
+"""The number of rows that a machine can serve, from its memory, constants of known GPUs, and measured ticks.
 
-Memory limits the rows that exist; time limits the rows that are answered within a frame. The errors state
-both, in bytes and milliseconds.
+Memory limits how many rows exist. Time limits how many rows can be answered within a frame. The errors state
+both limits, in bytes and milliseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from antiphon.models.spec import ModelSpec, PipelineKind
 
 @dataclass(frozen=True, slots=True)
 class MemoryFacts:
-    """Bytes: the device's total, the weights, and each row with its part of a tick.
+    """Memory in bytes: the device's total, the weights, and each row including its part of a tick.
 
     Other models use ``taken_bytes`` of the total. ``cache_bytes`` is the limit on kept prompts and voices.
     ``spare_bytes`` of rings are allocated for any number of rows; a row's rings are part of ``row_bytes``.
@@ -81,7 +81,7 @@ def check_fit(memory: MemoryFacts, rows: int) -> None:
     """Check that ``rows`` rows fit.
 
     Raises:
-        ConfigError: they do not fit; the message has all the bytes and the number of rows that would.
+        ConfigError: the rows do not fit; the message has all the bytes and the number of rows that would fit.
     """
     if memory.needed(rows) <= memory.left_bytes:
         return
@@ -97,10 +97,10 @@ def check_fit(memory: MemoryFacts, rows: int) -> None:
 def rows_that_fit(
     memory: MemoryFacts, *, reserve_fraction: float, at_most: int, models_waiting: int = 1
 ) -> int:
-    """The most rows, up to ``at_most``, that leave ``reserve_fraction`` of all memory unused.
+    """Maximum number of rows, up to ``at_most``, that leave ``reserve_fraction`` of all memory unused.
 
-    With ``models_waiting`` models still to be made on this device, this one included, it gets an equal part
-    of the rest.
+    If ``models_waiting`` models are still to be made on this device, including this one, each gets an equal
+    part of the rest.
 
     Raises:
         ConfigError: not even one row fits.
@@ -119,7 +119,7 @@ def rows_that_fit(
 
 
 def most_rows(facts: MemoryFacts) -> int:
-    """The rows of ``--slots auto`` by memory; 0 when not even one fits."""
+    """The number of rows that ``--slots auto`` gives by memory; 0 if not even one row fits."""
     config = EngineConfig()
     try:
         return rows_that_fit(facts, reserve_fraction=config.memory_reserve_fraction, at_most=config.max_slots)
@@ -130,28 +130,30 @@ def most_rows(facts: MemoryFacts) -> int:
 def tick_limit_s(frame_s: float, *, reserve_fraction: float, models: int = 1) -> float:
     """The longest tick that keeps frames on time.
 
-    A frame may arrive just after a tick began: it waits for that one and then takes its own, so two ticks
-    must fit into a frame's length, less the reserve for decoding, encoding and sending. If ``models`` models
-    share a device, each tick takes ``models`` times as long.
+    A frame may arrive just after a tick began. It waits for the end of that tick and is then in the next one.
+    Two ticks must therefore fit into a frame's length, less the reserve for decoding, encoding and sending.
+    If ``models`` models share a device, each tick takes ``models`` times as long.
     """
     return frame_s * (1 - reserve_fraction) / 2 / models
 
 
 def calls_in_time(rows: int, *, reserve_fraction: float) -> int:
-    """The calls at random phases whose ticks take :func:`tick_limit_s`, which is the tick of ``rows`` rows.
+    """The number of calls at random phases for which each tick takes :func:`tick_limit_s`, if a tick of
+    ``rows`` rows takes that time.
 
-    A tick takes the frames that became whole during the one before: ticks of T seconds meet N T / frame ready
-    rows, and at the limit T is ``(1 - reserve_fraction) / 2`` of a frame. Calls of equal phase are ready
-    together and do not wait for another tick; their tick takes less than a frame.
+    A tick takes the frames that became complete during the tick before. With N calls, ticks of T seconds meet
+    N T / frame ready rows, and at the limit T is ``(1 - reserve_fraction) / 2`` of a frame. Calls of equal
+    phase are ready together and do not wait for another tick; their tick takes less than a frame.
     """
     return int(rows * 2 / (1 - reserve_fraction))
 
 
 def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
-    """The most rows whose tick takes at most ``limit_s``, from measured ticks of ascending row counts.
+    """Maximum number of rows whose tick takes at most ``limit_s``, from measured ticks of ascending row
+    counts.
 
-    Between two measured row counts the tick is interpolated; the result is never above the largest one. At
-    least 1: a machine too slow for one row still serves it, late.
+    Between two measured row counts the tick is interpolated; the result is never above the largest measured
+    count. It is at least 1: a machine that is too slow for one row still serves it, late.
     """
     rows, rows_s = 1, 0.0
     for tick in ticks:
@@ -164,9 +166,10 @@ def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ComputedSlots:
-    """Slots that can be answered in time: ``ready_rows`` of them in a tick, which takes ``tick_ms``.
+    """The number of slots that can be answered in time; ``ready_rows`` of them are in one tick, which takes
+    ``tick_ms``.
 
-    0 slots where a tick of one row takes more than ``limit_ms``; ``ready_rows`` is 1 then.
+    ``slots`` is 0, and ``ready_rows`` is 1, if a tick of one row takes more than ``limit_ms``.
     """
 
     slots: int
@@ -189,8 +192,9 @@ def slots_on(
 ) -> ComputedSlots:
     """The limit from a GPU's constants and the cost of a tick, for rows at full context.
 
-    All rows of a tts model are ready in every tick, which may take the frame, less the reserve. For other
-    models two ticks must fit, and there can be more calls than ready rows (:func:`calls_in_time`).
+    In a tts model all rows are ready in every tick, and a tick may take a whole frame, less the reserve. For
+    other models two ticks must fit into a frame, and there can be more calls than ready rows
+    (:func:`calls_in_time`).
     """
     reserve, is_spoken = config.tick_reserve_fraction, not kind.has_deadlines
     limit_s = tick_limit_s(frame_ms / 1000, reserve_fraction=reserve, models=models)
@@ -210,8 +214,8 @@ BackendFactory: TypeAlias = Callable[[int], Backend]
 class DeviceShare:
     """A model's share of a device that several models of a process use.
 
-    ``taken_bytes`` is what earlier models took, by device. ``models`` share the device in all;
-    ``models_waiting`` of them, this one included, are not made yet.
+    ``taken_bytes`` is the memory that earlier models took, by device. ``models`` is the number of models on
+    the device; ``models_waiting`` of them, including this one, are not made yet.
     """
 
     taken_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -222,15 +226,17 @@ class DeviceShare:
 ALONE = DeviceShare()
 
 Rings: TypeAlias = Callable[[ModelSpec], RingBytes]
-"""Machine memory that the calls of a model take."""
+"""Host memory that the calls of a model take."""
 
 
 UNTIMED_STEPS = 2
 TIMED_STEPS = 5
 CHOOSING_ROWS = 16
-"""The most rows with which a backend chooses how it uses threads: more would take longer."""
+"""Maximum number of rows with which a backend chooses how it uses threads; more rows would take longer."""
 AGED_FRAMES = 250
-"""Rows are timed with full contexts. A codec's is full after these frames: Mimi looks back over 125."""
+"""Rows are timed with full contexts. The context of a codec is full after this number of frames: Mimi looks
+back over 125.
+"""
 
 
 def make_sized(
@@ -240,18 +246,19 @@ def make_sized(
     share: DeviceShare = ALONE,
     rings: Rings = lambda _spec: RingBytes(0, 0),
 ) -> Backend:
-    """A backend, not yet warm, with ``config.slots`` rows or, when that is None, as many as it can answer.
+    """A backend before its warm-up, with ``config.slots`` rows or, if that is None, as many rows as it can
+    answer in time.
 
-    In the second case backends are made (or resized, where possible) and timed with ever more ready rows, as
-    far as memory allows, once they have chosen how to use threads. The rows of a backend whose ticks always
-    compute all rows (:meth:`Backend.plan`) are doubled until it is too slow. For other backends the ready
-    rows of a tick are timed; there can be more calls than that. On a GPU with known constants the computed
-    number is timed first. A tts model cannot be timed without a text: its number follows from memory, the
-    computation, and the time per row that the backend reports. ``rings`` is the machine memory of calls,
-    apart from the model's on its device.
+    In the second case the backend first chooses how it uses threads. It is then timed with more and more
+    ready rows, as far as memory allows; where possible it is resized, otherwise made again. If its ticks
+    always compute all rows (:meth:`Backend.plan`), the number of rows is doubled until it is too slow. For
+    other backends the ready rows of a tick are timed; there can be more calls than ready rows. On a GPU with
+    known constants the computed number is timed first. A tts model cannot be timed without a text: its number
+    of rows follows from memory, the computation, and the time per row that the backend reports. ``rings`` is
+    the host memory of calls, in addition to the model's memory on its device.
 
     Raises:
-        ConfigError: the rows do not fit into memory, or nothing is known that could decide.
+        ConfigError: the rows do not fit into memory, or no known value can determine their number.
         BackendError: memory ran out nevertheless.
     """
     backend = _make(factory, 1)  # the memory of a row is known from one, before many are made
@@ -323,13 +330,14 @@ def _timed(
 
 
 def warm(backend: Backend, factory: BackendFactory, config: EngineConfig, progress: Progress) -> Backend:
-    """Warm up the backend; with ``slots`` auto it has an eighth fewer rows each time that memory runs out.
+    """Warm up the backend. With ``slots = auto`` it loses an eighth of its rows each time that memory runs
+    out.
 
-    The number of ``auto`` follows from bytes of state; the additional memory of ticks is known only when they
-    are captured.
+    The number of rows follows from the bytes of their state; the additional memory of ticks is known only
+    when they are captured.
 
     Raises:
-        BackendError: memory ran out for a given number of slots, or for one.
+        BackendError: memory ran out with a configured number of slots, or with a single one.
     """
     while True:
         rows = backend.info.slots
@@ -366,7 +374,9 @@ def _expected(info: BackendInfo, config: EngineConfig, share: DeviceShare, fitti
 
 
 def _spoken_in_time(info: BackendInfo, config: EngineConfig, share: DeviceShare) -> int:
-    """The most rows that can all be synthesised at the speed of listening, from the time of one row."""
+    """Maximum number of rows that can all be synthesised at the speed of listening, from the time of
+    one row.
+    """
     if info.row_ms is None:
         return config.max_slots
     limit_ms = info.spec.frame_ms * (1 - config.tick_reserve_fraction) / share.models
@@ -423,7 +433,7 @@ def _telling(rows: int) -> Iterator[None]:
 
 
 def bytes_taken(info: BackendInfo) -> int:
-    """The device memory that a backend reports to use."""
+    """The device memory in bytes that a backend reports to use."""
     memory = info.memory
     row = memory.get("state_per_row", 0) + memory.get("tick_per_row", 0)
     return memory.get("weights", 0) + memory.get("caches", 0) + info.slots * row
@@ -433,7 +443,8 @@ def memory_facts(info: BackendInfo, share: DeviceShare = ALONE) -> MemoryFacts |
     """A backend's report on memory: ``weights``, ``state_per_row``, ``tick_per_row``, ``caches`` and
     ``total``.
 
-    Without ``total`` a backend on the CPU has the host's memory. None when any of it is unknown.
+    If ``total`` is missing, a backend on the CPU has the host's memory. The result is None if any of these is
+    unknown.
     """
     total = info.memory.get("total", host_bytes() if info.device == "cpu" else None)
     weights, row = info.memory.get("weights"), info.memory.get("state_per_row")
@@ -447,7 +458,7 @@ def memory_facts(info: BackendInfo, share: DeviceShare = ALONE) -> MemoryFacts |
 def with_rings(
     facts: MemoryFacts | None, info: BackendInfo, rings: RingBytes, share: DeviceShare
 ) -> list[MemoryFacts]:
-    """The memories that limit the rows: the device's, and the host's, which holds rings."""
+    """The memories that limit the rows: that of the device, and that of the host, which holds rings."""
     found = [facts] if facts is not None else []
     if info.device != "cpu":
         host = MemoryFacts(host_bytes(), 0, rings.row, share.taken_bytes.get("cpu", 0), 0, rings.fixed)
@@ -458,9 +469,10 @@ def with_rings(
 def measure_ticks(
     backend: Backend, sizes: Sequence[int], clock: Callable[[], float], limit_s: float
 ) -> list[TickTime]:
-    """Ticks over ready rows with full contexts, up to the first that takes over ``limit_s``.
+    """Measure ticks over ready rows with full contexts, up to the first tick that takes longer than
+    ``limit_s``.
 
-    The rows hold noise afterwards; every session resets its row before its first frame.
+    Afterwards the rows contain noise; every session resets its row before its first frame.
     """
     spec = backend.info.spec
     if isinstance(backend, Resizable):

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SPANS_PER_TICK = 4096
-"""Spans per requested tick: a handful from the engine, several per session from serve."""
+"""Spans per requested tick: a few from the engine, and several per session from serve."""
 
 MAX_SPANS = 1_000_000
-"""The most spans for any number of ticks: some hundred megabytes."""
+"""Maximum number of spans for any number of ticks: some hundred megabytes."""
 
 
 class Span(NamedTuple):
@@ -32,7 +32,7 @@ class Span(NamedTuple):
 class Tracer:
     """Collects spans for the first ``ticks`` ticks; may be used from any thread.
 
-    Bounded: spans beyond the limit are counted, not kept. All times use one clock.
+    Spans beyond a limit are counted and not kept. All times use one clock.
     """
 
     def __init__(self, ticks: int) -> None:
@@ -52,7 +52,7 @@ class Tracer:
         return not self._done.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until all ticks are recorded, or the time is over (then false)."""
+        """Block until all ticks are recorded; return false if the time is over first."""
         return self._done.wait(timeout_s)
 
     def span(self, name: str, start_s: float, end_s: float, *, track: str, **details: Any) -> None:
@@ -66,7 +66,9 @@ class Tracer:
                 self._left_out += 1
 
     def stages(self, start_s: float, stage_ms: Mapping[str, float]) -> None:
-        """Record the stages of a backend end to end: their durations are known, but not their starts."""
+        """Record the stages of a backend one after the other: their durations are known, their starts are
+        not.
+        """
         for stage, milliseconds in stage_ms.items():
             end_s = start_s + milliseconds / 1000.0
             self.span(stage, start_s, end_s, track="backend")
@@ -80,7 +82,9 @@ class Tracer:
                 self._done.set()
 
     def to_json(self, *, is_relative: bool = True) -> str:
-        """The recording so far, times relative to its first span, or, without spans, to the clock's zero."""
+        """The recording so far. Times are relative to the first span, or to the clock's zero if there are no
+        spans.
+        """
         with self._lock:
             spans, left_out = list(self._spans), self._left_out
         tracks = {

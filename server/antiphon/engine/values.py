@@ -1,7 +1,7 @@
 """The values that the control thread and the engine thread exchange, and the parts of a tick.
 
 The control thread queues changes of rows; the engine thread applies them between two ticks and answers with
-events. A change about a session that has a row is the front end's own message.
+events. A change for a session that has a row is the message of its front end, unchanged.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class AttachRow(NamedTuple):
 
 
 class UpdateRow(NamedTuple):
-    """A request of a lease's front end other than a frame."""
+    """A request of a lease's front end that is not a frame."""
 
     lease: int
     request: CallRequest
 
 
 class FreezeRow(NamedTuple):
-    """Freeze the row of a lease until another lease has it."""
+    """Freeze the row of a lease until it moves to another lease."""
 
     lease: int
 
 
 class MoveRow(NamedTuple):
-    """Move the row and all counters of one lease to another; ``entry`` is the rest.
+    """Move the row and all counters of one lease to another; ``entry`` has the other data.
 
-    Replies after ``frame`` are replayed, where available: those from ``told_frame`` on and ``replay_frames``
-    before the last.
+    Available replies after ``frame`` are replayed: from ``told_frame`` on, and the last ``replay_frames``
+    before it.
     """
 
     source: int
@@ -69,9 +69,9 @@ class DetachRow(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class SaveRow:
-    """Read the state of a row; the row takes no step until then, and none after if ``is_leaving``.
+    """Read the state of a row. The row takes no step until then, and none afterwards if ``is_leaving``.
 
-    ``entry`` belongs to the session whose state is read: the lease may have another session by then.
+    ``entry`` belongs to the session whose state is read, because the lease may have another session by then.
     """
 
     lease: int | None
@@ -94,7 +94,7 @@ Change: TypeAlias = AttachRow | UpdateRow | FreezeRow | MoveRow | DetachRow | Sa
 
 
 class FramesUsed(NamedTuple):
-    """Frames of a call: arrived ones, processed or not, and replies given to its connections."""
+    """Frames of a call: those that arrived, processed or not, and replies given to its connections."""
 
     came: int
     given: int
@@ -125,7 +125,9 @@ class RowBegun(NamedTuple):
 
 
 class RowPrimed(NamedTuple):
-    """The row of a lease has read the prompt, or the state, of this number; ``came`` are its frames."""
+    """The row of a lease has read the prompt, or the state, of this number; ``came`` is its number of
+    frames.
+    """
 
     lease: int
     number: int
@@ -140,7 +142,7 @@ class RowFailed(NamedTuple):
 
 
 class RowMoved(NamedTuple):
-    """A ``MoveRow`` is done, from a lease that had ``used`` frames to one with ``given`` replies.
+    """A ``MoveRow`` is done. The former lease had used ``used`` frames; the new one has ``given`` replies.
 
     ``replay_from`` is the first frame whose reply may still arrive.
     """
@@ -152,14 +154,14 @@ class RowMoved(NamedTuple):
 
 
 class FramesOverdue(NamedTuple):
-    """Long overdue frames that were dropped unprocessed."""
+    """Long overdue frames were dropped unprocessed."""
 
     now_s: float
     frames: int
 
 
 class EngineLost(NamedTuple):
-    """The device, or code on the engine thread, has failed: no tick follows."""
+    """The device, or code on the engine thread, has failed: there are no further ticks."""
 
     error: Exception
 
@@ -183,8 +185,8 @@ Event: TypeAlias = (
 class Tick(NamedTuple):
     """The sessions of one tick, each array ``[m]`` in one order.
 
-    ``frame`` is the number of the session's frame, -1 for flush padding; ``complete_s`` when its last sample
-    arrived. ``run`` is the number of its silence, or NOT_PADDING.
+    ``frame`` is the number of the session's frame, -1 for flush padding, and ``complete_s`` the time at which
+    its last sample arrived. ``run`` is the run of flush padding, or NOT_PADDING.
     """
 
     leases: Counts
@@ -194,11 +196,11 @@ class Tick(NamedTuple):
     inputs: StepInputs
     actions: tuple[tuple[int, RowAction], ...] = ()
     padding: int = 0
-    """How many of them process silence that the caller did not send."""
+    """Number of sessions in the tick that process flush padding."""
 
 
 class TickTimes(NamedTuple):
-    """When a tick's step started and ended."""
+    """The times at which a tick's step started and ended."""
 
     start_s: float
     end_s: float

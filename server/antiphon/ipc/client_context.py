@@ -22,7 +22,9 @@ MAX_BATCH: Final = 2048
 """The most sent frames in one report."""
 
 PACE: Final = 0.9
-"""Frames that arrive faster than one in ``PACE`` frame lengths are a burst of the sender, not our delay."""
+"""Frames that arrive faster than one in ``PACE`` frame lengths are a burst of the sender, and not a delay of
+the server.
+"""
 
 
 Loop: TypeAlias = asyncio.AbstractEventLoop
@@ -50,10 +52,10 @@ class LoopNotifier:
 
 
 class SendStats:
-    """Counters that the front end keeps for one session: frames sent, late ones, replies given up."""
+    """Counters that the front end keeps for one session: frames sent, late frames, and replies given up."""
 
     def __init__(self, spec: ModelSpec, deliveries: LatencyReport, *, is_live: bool) -> None:
-        """Start with nothing counted; ``deliveries`` are shared by all sessions."""
+        """Start with nothing counted; all sessions share ``deliveries``."""
         self._deliveries = deliveries
         self._frame_s = spec.frame_ms / 1000.0
         self._has_deadlines = spec.kind.has_deadlines  # text is complete long before it is synthesised
@@ -68,15 +70,16 @@ class SendStats:
     def sent(
         self, complete_s: float, sent_s: float, peer_wait_s: float, *, first_complete_s: float | None
     ) -> None:
-        """Record a reply written to its socket at ``sent_s``, after waiting ``peer_wait_s`` for a slow peer.
+        """Record a reply that was written to its socket at ``sent_s``, after ``peer_wait_s`` of waiting for a
+        slow peer.
 
-        ``first_complete_s`` is when the session's first frame was complete, None for a reply without
-        audio; only the first with audio counts.
+        ``first_complete_s`` is the time at which the session's first frame was complete, or None for a reply
+        without audio; only the first reply with audio counts.
 
-        A live frame's latency counts from when it was complete. Admission sees less: a frame of a burst
-        counts from the time at which it was due, and waiting for the peer is subtracted. A pipeline that
-        is not live counts every latency from when the frame is due: a caller may send a recording as fast
-        as the server reads, a second at a time.
+        The latency of a live frame counts from when the frame was complete. Admission sees a smaller value: a
+        frame of a burst counts from the time at which it was due, and waiting for the peer is subtracted. In
+        a pipeline that is not live, every latency counts from when the frame is due, because a caller may
+        send a recording as fast as the server reads.
         """
         if first_complete_s is not None and not self.is_heard:
             self.is_heard = True
@@ -104,7 +107,9 @@ class LatencyReport:
         self._is_called = False
 
     def sent(self, sent_s: float, latency_s: float, *, is_late: bool, is_pressing: bool) -> None:
-        """Record a reply written to its socket; ``is_pressing``: it is late, and not because of its peer."""
+        """Record a reply written to its socket; ``is_pressing``: the reply is late, and its peer is not the
+        cause.
+        """
         self._sent_s = sent_s
         self._latency_s.append(latency_s)
         self._late += is_late
@@ -140,8 +145,9 @@ class LatencyReport:
 T = TypeVar("T")
 
 LOOKS: Final = 1000
-"""Attempts to read consistent counters: the engine changes them within microseconds, unless it died
-meanwhile."""
+"""Number of attempts to read consistent counters. The engine changes them within microseconds, unless it died
+meanwhile.
+"""
 
 
 class ClientContext:
@@ -158,7 +164,9 @@ class ClientContext:
         self._ticks: Counts = np.zeros(arena.leases, np.int64)
 
     def seat(self, lease: int, changed: Callable[[], None] | None) -> None:
-        """Set the session of a lease, whose ``changed`` is called after ticks; None after it has closed."""
+        """Set the session of a lease; its ``changed`` is called after ticks. None means that the session has
+        closed.
+        """
         self._changed[lease] = changed
         if changed is not None:
             self._ticks[lease] = 0
@@ -184,10 +192,10 @@ class ClientContext:
 
 
 class ChangedSessions(Generic[T]):
-    """Sessions whose owners are notified soon, each once; ``contexts`` are those of all models."""
+    """Sessions whose owners will be notified, each once. ``contexts`` has the contexts of all models."""
 
     def __init__(self, loop: Loop, notify: Callable[[T], None]) -> None:
-        """Notify on the thread of this loop, which all of this belongs to."""
+        """Notify on the thread of this event loop, which is the only one that may use this object."""
         self.contexts: list[ClientContext] = []
         self._loop, self._notify = loop, notify
         self._changed: dict[T, None] = {}
@@ -215,7 +223,9 @@ class ChangedSessions(Generic[T]):
 def read_stats(
     side: ClientContext, lease: int, sends: SendStats, writer: InputWriter | None, *, queue: int
 ) -> SessionStats:
-    """The outcome of a lease's frames; ``queue`` frames wait for the model, ``writer`` is None for text."""
+    """The outcome of a lease's frames; ``queue`` frames wait for the model, ``writer`` is None if the input
+    is text.
+    """
     counts, rings, outputs = side.arena.engine, side.inputs, side.outputs
     taken, flushed_in = int(counts.taken[lease]), int(counts.flushed_in[lease])
     frames_in, dropped_in = taken, 0

@@ -1,8 +1,8 @@
-"""The engines of a server as one front end sees them, in this process or in another.
+"""A front end's view of a server's engines, in this process or in another.
 
 :func:`antiphon.ipc.engine_client.connect` makes a client of another process's engines, and
-:class:`antiphon.engine.front_ends.LocalFrontEnd` one of this process's. Everything here belongs to the thread
-of one event loop.
+:class:`antiphon.engine.front_ends.LocalFrontEnd` one of this process's. Only the thread of one event loop may
+use these objects.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ SILENT_S: Final = 2.0
 second."""
 
 SHORTAGE_S: Final = 5
-"""Seconds after which a caller may retry when the process has no free file descriptor; ending calls free
-theirs."""
+"""Seconds after which a caller may retry when the process has no free file descriptor; by then ended calls
+have freed theirs.
+"""
 
 ModelFacts: TypeAlias = BackendInfo
 """The fixed properties of a running engine: ``spec`` (with the model's name), ``kind``, ``slots``, ..."""
@@ -86,7 +87,7 @@ class EngineClient:
         """Send a request; no effect once the engines are lost.
 
         Raises:
-            ServerFullError: this process has no free file descriptor for a long request.
+            ServerFullError: no file descriptor is free for a long request.
         """
         if self.is_lost:
             return
@@ -102,7 +103,7 @@ class EngineClient:
     def begin(
         self, port: EnginePort, session: Session, request: messages.Open | messages.Resume
     ) -> asyncio.Future[None]:
-        """Open a session; done once the engine has answered.
+        """Open a session; return when the engine has answered.
 
         Raises:
             SessionFailedError: the engine's process has ended.
@@ -205,7 +206,7 @@ class EngineClient:
 
 
 class EnginePort:
-    """One model's engine, as a front end sees it; used on its event loop's thread."""
+    """A front end's view of one model's engine; used on the event loop's thread."""
 
     def __init__(
         self,
@@ -243,27 +244,26 @@ class EnginePort:
         notify: Notify,
         prompt: Prompt | None = None,
     ) -> Session:
-        """A new session, ACTIVE, or QUEUED for at most ``wait_s`` seconds; with a prompt first PRIMING.
+        """Open a session. It is ACTIVE, or QUEUED for at most ``wait_s`` seconds; a session with a prompt is
+        PRIMING first.
 
         ``notify`` is called on the event loop whenever the session has changed: replies, state, position,
         error, room. One call may announce several changes.
 
         Raises:
             ServerFullError: no row is free, or deadlines are being missed, and the session cannot wait.
-            DrainingError: the server is shutting down.
-            SessionFailedError: the device, or the engine's process, is lost.
-            UnsupportedError: a prompt for a backend that takes none.
+            DrainingError: the server is shutting down. SessionFailedError: the device or the engine's process
+            is lost. UnsupportedError: a prompt for a backend that supports no prompts.
         """
         session, answer = self.open(parameters, wait_s=wait_s, notify=notify, prompt=prompt)
         return await self._answered(session, answer)
 
     async def resume(self, claim: ResumeClaim, *, notify: Notify) -> Session:
-        """A session that continues a call of another connection, ACTIVE, with its ``resumption``.
+        """Open an ACTIVE session that continues a call of another connection; it has a ``resumption``.
 
         Raises:
-            ResumeError: the call does not exist, or belongs to another client.
-            ServerFullError: this front end has no place.
-            SessionFailedError: the engine's process is lost.
+            ResumeError: the call does not exist, or belongs to another client. ServerFullError: this front
+            end has no free lease. SessionFailedError: the engine's process is lost.
         """
         session, answer = self.open_again(claim, notify=notify)
         return await self._answered(session, answer)
@@ -276,7 +276,7 @@ class EnginePort:
         notify: Notify | None,
         prompt: Prompt | None = None,
     ) -> tuple[Session, asyncio.Future[None]]:
-        """The session of :meth:`submit`, and its answer."""
+        """The new session for :meth:`submit`, and the engine's answer."""
         session = self._session(parameters, notify, is_primed=prompt is None)
         request = messages.Open(session.id, self._number, parameters, wait_s, prompt)
         return session, self.client.begin(self, session, request)
@@ -284,7 +284,7 @@ class EnginePort:
     def open_again(
         self, claim: ResumeClaim, *, notify: Notify | None
     ) -> tuple[Session, asyncio.Future[None]]:
-        """The session of :meth:`resume`, and its answer."""
+        """The new session for :meth:`resume`, and the engine's answer."""
         session = self._session(SamplingParameters(), notify)
         request = messages.Resume(session.id, self._number, claim)
         return session, self.client.begin(self, session, request)
@@ -314,9 +314,9 @@ class EnginePort:
         """Accept a call from another worker; its client can resume it here afterwards.
 
         Raises:
-            UnsupportedError: it comes from another model, backend or version.
-            ServerFullError, DrainingError, SessionFailedError: there is no row for it.
-            HandOverError: it was here before, or this server takes none.
+            UnsupportedError: the call comes from another model, backend or version. ServerFullError,
+            DrainingError, SessionFailedError: there is no row for it. HandOverError: it was here before, or
+            this server takes none.
         """
         if self._ask_health is not None:  # the engine is in this process
             await self.client.ask(lambda number: messages.Adopt(self._number, number, data))
@@ -328,7 +328,7 @@ class EnginePort:
             os.close(memory)
 
     def note_lag(self, lag_s: float) -> None:
-        """Report to admission how late the event loop of this process runs."""
+        """Report the lag of this process's event loop to admission."""
         self.client.send(messages.Lag(self._number, lag_s))
 
     def drain(self, target: str = "") -> None:
@@ -368,7 +368,8 @@ class EnginePort:
 
 
 async def connect(control: socket.socket) -> Mapping[str, EnginePort]:
-    """The engines at the other end of ``control`` by name, for the running event loop; it owns the socket.
+    """Connect to the engines at the other end of ``control``, by name, on the running event loop; the result
+    owns the socket.
 
     Raises:
         SessionFailedError: the engine's process ended before it reported its models.

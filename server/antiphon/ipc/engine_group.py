@@ -1,7 +1,7 @@
-"""The engines of one model as a front end sees them: one per device; each call runs on one of them.
+"""A front end's view of one model's engines. There is one engine per device, and each call runs on one of
+them.
 
-It belongs to the event loop's thread of the engines' clients. A group of one engine behaves like that
-engine.
+It belongs to the thread of the event loop. A group of one engine behaves like that engine.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class EngineGroup:
         return await port.submit(parameters, wait_s=wait_s, notify=notify, prompt=prompt)
 
     async def resume(self, claim: ResumeClaim, *, notify: Notify) -> CallSession:
-        """See :meth:`EnginePort.resume`; the call may be at any engine, and may have moved to another one.
+        """See :meth:`EnginePort.resume`. The call may be at any engine, and may have moved to another one.
 
-        A hanging engine is asked last, with a short limit.
+        An engine that hangs is asked last, with a short limit.
         """
         failure: AntiphonError | None = None
         for port in sorted(self._by_calls(self._ports), key=lambda port: not port.health().is_healthy):
@@ -112,7 +112,7 @@ class EngineGroup:
         await last.take_call(data)
 
     def note_lag(self, lag_s: float) -> None:
-        """Report to admission how late the event loop of this process runs."""
+        """Report the lag of this process's event loop to admission."""
         for port in self._ports:
             port.note_lag(lag_s)
 

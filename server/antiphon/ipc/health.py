@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 class Health:
     """The engine at one moment.
 
-    ``alive``: the engine thread runs and its device is not lost. ``stuck_s``: seconds that the running
-    step and its preparation have taken, once these exceed their limit, else 0. ``ready``: a new caller
-    would be admitted at once; ``free``: how many would be. ``detail`` describes what is wrong, or is "ok".
+    ``alive``: the engine thread runs and its device is not lost. ``stuck_s``: seconds that the running step
+    and its preparation have taken, once these exceed their limit, else 0. ``ready``: a new caller would be
+    admitted at once. ``free`` is the number of callers that would be. ``detail`` describes the fault, or is
+    "ok".
     """
 
     alive: bool
@@ -32,7 +33,9 @@ class Health:
 
 
 def as_one(each: Mapping[str, Health]) -> Health:
-    """The health of one model's engines, by device, as one: alive, and not stuck, if any engine is."""
+    """Combine the health of one model's engines, by device: alive if any engine is alive, and stuck only if
+    no engine works.
+    """
     if len(each) == 1:
         return next(iter(each.values()))
     whole = together(each)
@@ -41,9 +44,11 @@ def as_one(each: Mapping[str, Health]) -> Health:
 
 
 def together(each: Mapping[str, Health], *, needs_all: bool = False) -> Health:
-    """The health of engines by name as one: alive if all are, ready if any is; faults carry the name.
+    """Combine the health of engines by name: alive if all are, ready if any is. Faults carry the engine's
+    name.
 
-    ``needs_all``: a caller takes a row of several, so the fewest free rows of any count, not their sum.
+    With ``needs_all`` a caller takes a row of each engine, so the number of free rows is the smallest of
+    them, not their sum.
     """
     if len(each) == 1:
         return next(iter(each.values()))

@@ -1,12 +1,13 @@
 """Leases in memory that several processes map: each front end maps its pool, the engine maps all pools.
 
-One memfd holds the blocks of all leases, pool after pool, then one slab of counters per pool, each beginning
-on a page. A front end maps the blocks and the slab of its pool and counts in the slab. The engine counts in
-private memory; twice a tick it reads the callers' counters and publishes its own. So a front end's values do
-not change while the engine works on them; the engine clamps values out of range.
+One memfd holds the blocks of all leases, pool after pool, and then one slab of counters per pool. Each begins
+on a page. A front end maps the blocks and the slab of its pool, and counts in the slab. The engine counts in
+private memory; twice a tick it reads the callers' counters and publishes its own. A front end's values
+therefore do not change while the engine works on them; the engine clamps values that are out of range.
 
-Order: data are written before the counter that reports them, and read after it. x86-64 keeps stores, and
-loads, in that order; elsewhere :func:`fence` does (docs/adr/0024-shared-leases.md).
+A writer writes data before the counter that reports them; a reader reads the counter before the data. x86-64
+keeps this order of stores and of loads. On other processors :func:`fence` keeps it
+(docs/adr/0024-shared-leases.md).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from antiphon.ipc.rings import Arena, CallerCounts, Counts, EngineCounts
 from antiphon.ipc.values import PAGE_BYTES, Shape
 
 TURN_BYTES: Final = 64
-"""Bytes of a cache line; the turn has its own."""
+"""Bytes of a cache line. The engine's turn number has its own line."""
 
 KEEPS_ORDER: Final = platform.machine() in ("x86_64", "AMD64")
 NO_BELL: Final = -1
@@ -36,7 +37,7 @@ NO_BELL: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class MemoryLayout:
-    """Offsets in the memory of ``pools`` times ``leases`` leases."""
+    """Offsets in the shared memory of ``pools`` pools of ``leases`` leases each."""
 
     shape: Shape
     pools: int
@@ -65,7 +66,7 @@ class MemoryLayout:
 
 @dataclass(slots=True)
 class CounterPage:
-    """The counters of one pool as its front end sees them; ``bell`` is an eventfd that wakes it."""
+    """A front end's view of the counters of its pool; ``bell`` is an eventfd that wakes the front end."""
 
     places: slice
     caller: Counts
@@ -76,17 +77,17 @@ class CounterPage:
 
 
 def leases_of(slots: int, pools: int) -> int:
-    """The leases of each of ``pools`` front ends: its share of the rows, and spare ones.
+    """Number of leases of each of ``pools`` front ends: its share of the rows, and spare leases.
 
-    The kernel distributes connections evenly, so a front end rarely needs more than its share; a lease goes
-    to another call only when its front end has released it.
+    The kernel distributes connections evenly, so a front end rarely needs more than its share. A lease goes
+    to another call only after its front end has released it.
     """
     share = -(-slots // pools)
     return share + max(8, share // 2)
 
 
 class RingBytes(NamedTuple):
-    """Bytes of host memory that calls take, without the model's: ``fixed``, and per row."""
+    """Host memory in bytes that calls take, without the model's: a ``fixed`` part, and a part per row."""
 
     fixed: int
     row: int
@@ -102,7 +103,7 @@ def ring_bytes(shape: Shape, pools: int | None) -> RingBytes:
 
 
 def allocate(plan: MemoryLayout) -> int:
-    """A descriptor of memory of this layout, allocated at once and sealed against another size.
+    """A descriptor of memory of this layout, which is allocated at once and whose size is sealed.
 
     Raises:
         ConfigError: the memory is not available.
@@ -149,7 +150,9 @@ def open_pool(descriptor: int, plan: MemoryLayout, pool: int) -> Arena:
 
 
 class SharedArena(Arena):
-    """The engine's side of the memory: all leases, with counters of its own next to those of the pools."""
+    """The engine's side of the memory: all leases, with the engine's own counters in addition to those of the
+    pools.
+    """
 
     def __init__(self, plan: MemoryLayout) -> None:
         """Allocate the memory.
@@ -224,7 +227,7 @@ class SharedArena(Arena):
 
 
 def ring(bell: int) -> None:
-    """Signal an eventfd; a full counter means that it is signalled already."""
+    """Signal an eventfd; a full counter means that it is already signalled."""
     with suppress(BlockingIOError):
         os.eventfd_write(bell, 1)
 
@@ -236,7 +239,7 @@ def hush(bell: int) -> None:
 
 
 def fence(locks: tuple[threading.Lock] = (threading.Lock(),)) -> None:
-    """A memory barrier: no access of memory is moved across it."""
+    """A memory barrier: no memory access is moved across it."""
     for lock in 2 * locks:
         lock.acquire()
         lock.release()

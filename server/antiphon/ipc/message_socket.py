@@ -1,9 +1,9 @@
 """Declared messages over a Unix socket: between the supervisor and its children, front ends and engines.
 
-Within one process they are passed as objects (:class:`LocalSocket`).
+Within one process messages are passed as objects (:class:`LocalSocket`).
 
-The socket keeps messages whole (SOCK_SEQPACKET) and takes descriptors (SCM_RIGHTS). Sending never blocks:
-messages that the socket does not accept at once wait in a bounded queue.
+The socket keeps message boundaries (SOCK_SEQPACKET) and passes file descriptors (SCM_RIGHTS). Sending never
+blocks: messages that the socket does not accept at once wait in a bounded queue.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ import msgspec
 from antiphon.errors import ProtocolError, SessionFailedError
 
 MAX_INLINE_BYTES: Final = 128 << 10
-"""Longest message sent inline, in bytes; a longer one is sent as a memory file, since a socket holds about
-200 KB."""
+"""Longest message sent inline, in bytes; a longer message is sent as a memory file, because a socket holds
+about 200 KB.
+"""
 
 MAX_BYTES: Final = 256 << 20
-"""Largest message in bytes: an embedded persona of several minutes."""
+"""Largest message in bytes, enough for an embedded persona of several minutes."""
 
 MAX_CALL_CHARS: Final = 64
 
 MAX_DESCRIPTORS: Final = 64
-"""Most descriptors of a message: memory and wake-up of thirty engines."""
+"""Maximum number of descriptors of a message: memory and wake-up for each of thirty engines."""
 
 MAX_WAITING: Final = 4096
-"""Most messages that wait for the other side (several for each of a thousand calls); beyond it, the other
-side counts as dead."""
+"""Maximum number of messages that wait for the other side (several for each of a thousand calls); beyond it,
+the other side counts as dead.
+"""
 
 MESSAGES_A_TURN: Final = 64
 """Messages read from one socket before the event loop serves others."""
@@ -47,17 +49,21 @@ IS_INLINE, IS_FILE = b"m", b"f"
 
 
 class MessageBase(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
-    """A declared message: on the socket an array of its name and its fields, checked against their types."""
+    """A declared message. On the socket it is an array of its name and its fields, which are checked against
+    their types.
+    """
 
 
 M = TypeVar("M", bound=MessageBase)
 Reply: TypeAlias = M | Awaitable[M] | None
 Handle: TypeAlias = Callable[[M, Sequence[int]], Reply[M]]
-"""Handles a message: it owns the descriptors, and its result answers a question."""
+"""Handles a message: the function owns the descriptors, and its result is the answer to a question."""
 
 
 class Codec(Generic[M]):
-    """Encodes and decodes messages: a question and its answer have the same number, a statement has 0."""
+    """Encodes and decodes messages: a question has a number, its answer the negative number, and a statement
+    0.
+    """
 
     def __init__(
         self,
@@ -69,8 +75,8 @@ class Codec(Generic[M]):
     ) -> None:
         """Read messages of these kinds; the hooks are those of msgspec.
 
-        ``unreadable`` makes the replacement of an unreadable message about a call, from the call (the
-        message's first field) and the reason.
+        ``unreadable`` makes a replacement for an unreadable message about a call. Its arguments are the call
+        (the message's first field) and the reason.
         """
         self._about_calls = {kind.__name__ for kind in kinds if kind.__struct_fields__[:1] == ("call",)}
         self._unreadable = unreadable
@@ -88,7 +94,7 @@ class Codec(Generic[M]):
         """Decode the bytes of :meth:`encode`.
 
         Raises:
-            ProtocolError: the bytes are no message of these kinds, or a field is out of its range.
+            ProtocolError: the bytes are not a message of these kinds, or a field is out of range.
         """
         try:
             return self._decoder.decode(data)
@@ -103,7 +109,9 @@ class Codec(Generic[M]):
         return self._encoder.encode((0, [type(message).__name__, getattr(message, "call", None)]))
 
     def instead(self, data: bytes, words: str) -> M | None:
-        """The replacement of an unreadable message, with this reason; None if it is about no call."""
+        """The replacement of an unreadable message, with this reason; None if the message is not about a
+        call.
+        """
         if self._unreadable is None:
             return None
         try:

@@ -1,8 +1,9 @@
 """The messages between a front end and the engines, each declared once.
 
-In one process they are passed as objects; across processes :data:`REQUESTS` and :data:`NOTICES` are their
-bytes. A ``call`` is a session's id, a ``model`` the number of an engine. A lease is its index in the pool. A
-field out of its range ends the call of its message, or, without a call, the front end's connection.
+Within one process they are passed as objects; across processes :data:`REQUESTS` and :data:`NOTICES` encode
+them. ``call`` is the id of a session, ``model`` the number of an engine, and a lease is its index in the
+pool. A field that is out of range ends the call of its message, or the front end's connection if the message
+has no call.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ Wait: TypeAlias = Annotated[float, Meta(ge=0, le=86_400)]
 
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=2**53)]
 FlushFrames: TypeAlias = Annotated[int, Meta(ge=0, le=1024)]
-"""Most frames of silence in one request: recognisers have a delay of less than a hundred."""
+"""Maximum number of frames of silence in one request: recognisers have a delay of less than a hundred frames.
+"""
 
 
 class Request(MessageBase, frozen=True):
@@ -64,7 +66,7 @@ class Open(CallRequest, frozen=True):
 
 
 class Resume(CallRequest, frozen=True):
-    """Continue a call that had another connection."""
+    """Continue a call whose former connection has ended."""
 
     model: Model
     claim: ResumeClaim
@@ -108,7 +110,8 @@ class ClearText(CallRequest, frozen=True):
 
 
 class HearPadding(CallRequest, frozen=True):
-    """Add ``frames`` frames of silence, ``upto`` in all, after the unfinished frame ``tail``.
+    """Add ``frames`` frames of silence after the unfinished frame ``tail``; ``upto`` is the total number
+    requested so far.
 
     It has no effect once the caller's ``padding_run`` is greater than ``run``.
     """
@@ -139,14 +142,15 @@ class Noted(CallRequest, frozen=True):
 
 
 class Acknowledge(CallRequest, frozen=True):
-    """Report that the client has received numbered messages up to this one."""
+    """The client has received the numbered messages up to this one."""
 
     seq: CountOrNone
 
 
 class Detach(CallRequest, frozen=True):
-    """Detach the call, whose connection has ended: the row waits for another. The front end no longer uses
-    the lease."""
+    """Detach the call, whose connection has ended: the row waits for another connection. The front end no
+    longer uses the lease.
+    """
 
 
 class Close(CallRequest, frozen=True):
@@ -168,8 +172,9 @@ class Check(Request, frozen=True):
 
 
 class Adopt(Request, frozen=True):
-    """Accept a call from another worker; the answer is ``Checked``. Its state is ``data``, or in a
-    descriptor."""
+    """Accept a call from another worker; the answer is ``Checked``. Its state is in ``data`` or in a
+    descriptor.
+    """
 
     model: Model
     number: Count
@@ -177,14 +182,14 @@ class Adopt(Request, frozen=True):
 
 
 class Lag(Request, frozen=True):
-    """How late the front end's event loop runs."""
+    """The lag of the front end's event loop."""
 
     model: Model
     lag_s: Seconds
 
 
 class Sent(Request, frozen=True):
-    """Report replies written to sockets; ``latency_s`` and ``first_audio_s`` are float32 ``[n]``."""
+    """Replies were written to sockets; ``latency_s`` and ``first_audio_s`` are float32 ``[n]``."""
 
     model: Model
     sent_s: Seconds
@@ -245,7 +250,7 @@ class Refused(CallNotice, frozen=True):
 
 
 class Resumed(CallNotice, frozen=True):
-    """The call continues one that had another connection; ``Admitted`` follows."""
+    """The call continues on this connection; ``Admitted`` follows."""
 
     resumption: Resumption
 
@@ -267,7 +272,7 @@ class Ended(CallNotice, frozen=True):
 
 
 class Checked(Notice, frozen=True):
-    """The answer to the request of this number: None, or the error."""
+    """The answer to the request with this number: an error, or None."""
 
     number: int
     error: AntiphonError | None

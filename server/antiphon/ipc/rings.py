@@ -2,8 +2,8 @@
 
 A lease is the memory of one call. A block belongs to one call; every field of all blocks is one array, lease
 first, so an engine moves frames of many calls with a few array operations. Counters are stored apart from the
-blocks, each as one array over the leases, since a tick reads all of them. Each has one writer, so neither
-side waits for a lock: the caller's half writes :class:`CallerCounts`, the engine writes
+blocks, each as one array over the leases, because a tick reads all of them. Each counter has one writer, so
+neither side waits for a lock: the caller's half writes :class:`CallerCounts`, the engine writes
 :class:`EngineCounts`. Positions start at 0 with the lease; position p of a ring is in slot ``p mod
 capacity``. A ring has twice the slots of its bound, so that the reading side can enforce the bound.
 """
@@ -28,22 +28,24 @@ MARKS: Final = struct.Struct("=3q4d")
 """The marks of one reply, in the order of :class:`RingReplies`."""
 
 NOT_PADDING: Final = -1
-"""The run of a reply that answers the caller's own audio."""
+"""The run of a reply to the caller's own audio."""
 
 
 class CallerCounts:
     """Counters of the caller's half, int64 ``[leases]`` each, rows of one array.
 
-    ``written``: whole input frames; those below ``discarded`` are skipped. ``taken``: replies read;
-    ``first_kept``: replies to earlier frames were flushed. ``padding_run``: interruptions of flush
-    padding. ``given``: replies given to the connection, neither flushed nor given up. ``parameters``:
-    changes of the sampling parameters. ``due_s``, float64: when the last reply was due.
+    ``written`` counts whole input frames; frames before ``discarded`` are skipped. ``taken`` counts replies
+    read; replies to frames before ``first_kept`` were flushed. ``padding_run`` counts interruptions of flush
+    padding. ``given`` counts replies passed to the connection. ``parameters`` counts changes of the sampling
+    parameters. ``due_s``, float64, is the time at which the last reply was due.
     """
 
     ROWS: Final = 8
 
     def __init__(self, rows: Counts) -> None:
-        """Name the rows of ``[ROWS, leases]``; ``written`` is the first, read before the others."""
+        """Name the rows of ``[ROWS, leases]``; ``written`` is the first row, which is read before the
+        others.
+        """
         self.written, self.discarded, self.taken, self.first_kept, self.padding_run = rows[:5]
         self.given, self.parameters = rows[5:7]
         self.due_s: Times = rows[7].view(np.float64)
@@ -52,12 +54,12 @@ class CallerCounts:
 class EngineCounts:
     """Counters of the engine, int64 ``[leases]`` each, rows of one array.
 
-    ``input_taken``: frames read; ``output_written``: replies written; those below ``output_discarded`` are
-    given up. ``taken`` (flush padding not counted), ``silent``, ``lost``, ``dropped_in``, ``flushed_in``,
-    ``flushed_out``: outcomes of frames. ``ticks``: ticks that the lease took part in; ``in_tick`` and
-    ``is_over``: flags. Of text: ``words_taken``, and the flags ``is_speaking`` and ``has_spoken_all``.
-    ``padding_done``: requested frames of silence that no longer wait. ``first_complete_s``, float64: when the
-    first frame was complete.
+    ``input_taken`` counts frames read, ``output_written`` replies written; replies before
+    ``output_discarded`` are given up. ``taken`` (without flush padding), ``silent``, ``lost``,
+    ``dropped_in``, ``flushed_in``, ``flushed_out``: outcomes of frames. ``ticks`` counts the ticks of the
+    lease; ``in_tick`` and ``is_over`` are flags. For text there are ``words_taken`` and the flags
+    ``is_speaking`` and ``has_spoken_all``. ``padding_done`` counts requested frames of silence that no longer
+    wait. ``first_complete_s``, float64, is the time at which the first frame was complete.
     """
 
     ROWS: Final = 17
@@ -73,7 +75,7 @@ class EngineCounts:
 
 
 class Arena:
-    """The leases of one side: all of them for an engine, those of its pool for a front end."""
+    """The leases of one side: an engine has all leases, a front end those of its pool."""
 
     def __init__(
         self, shape: Shape, blocks: NDArray[np.void], caller: Counts, engine: Counts, turn: Counts
@@ -102,18 +104,18 @@ class Arena:
         return Seqlock(self._turn)
 
     def read_client_counters(self) -> None:
-        """Read the callers' counters; without effect in one process, where memory is shared."""
+        """Read the callers' counters; no effect in one process, where both sides use the same memory."""
 
     def publish(self) -> None:
-        """Publish the engine's counters and wake the callers; one process needs only the wake-up."""
+        """Publish the engine's counters and wake the callers; in one process only the wake-up is needed."""
         for bell in self.bells:
             bell()
 
     def move(self, source: int, target: int, taken: int, again: int, parameters: int) -> None:
-        """Copy one lease to another; replies up to position ``taken`` have been taken.
+        """Copy one lease to another; the replies before position ``taken`` have been taken.
 
         The next ``again`` replies are sent a second time. The engine has applied ``parameters`` changes of
-        the sampling parameters: later changes were lost with their connection.
+        the sampling parameters; later changes were lost with their connection.
         """
         self.blocks[target] = self.blocks[source]
         self._caller[:, target], self._engine[:, target] = self._caller[:, source], self._engine[:, source]
@@ -159,9 +161,10 @@ class Seqlock:
 class InputRings:
     """Whole frames of audio, ``pcm`` float32 ``[L, C, frame_samples]``.
 
-    The caller's half writes ``written`` (whole frames) and ``discarded`` (frames below it are skipped);
-    the engine writes ``taken``. ``frame`` int64 and ``complete_s`` float64 ``[L, C]`` are the number of a
-    slot's frame in the session, and when its last sample arrived; ``marks`` int64 ``[L, C, 2]`` are both.
+    The caller's half writes ``written`` (whole frames) and ``discarded`` (earlier frames are skipped); the
+    engine writes ``taken``. ``frame`` int64 ``[L, C]`` is the number of a slot's frame in the session,
+    ``complete_s`` float64 ``[L, C]`` the time at which its last sample arrived. ``marks`` int64 ``[L, C, 2]``
+    has both.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -178,7 +181,7 @@ class InputRings:
         self.fence = arena.fence
 
     def waiting(self, leases: Any = slice(None)) -> Counts:
-        """Whole frames that wait, by lease; can exceed ``bound`` until the excess is dropped."""
+        """Number of whole frames that wait, by lease. It can exceed ``bound`` until the excess is dropped."""
         waiting: Counts = self.written[leases] - np.maximum(self.taken[leases], self.discarded[leases])
         return waiting
 
@@ -186,7 +189,7 @@ class InputRings:
 class InputWriter:
     """The caller's half of one lease of :class:`InputRings`: takes samples in portions of any size.
 
-    ``refused`` counts the frames without a slot.
+    ``refused`` counts the frames that found no free slot.
     """
 
     def __init__(
@@ -203,19 +206,19 @@ class InputWriter:
 
     @property
     def frames(self) -> int:
-        """Whole frames that arrived, dropped ones included."""
+        """Number of whole frames that arrived, including dropped frames."""
         return self._next_frame
 
     @property
     def waiting(self) -> int:
-        """Whole frames that wait and are not discarded."""
+        """Number of whole frames that wait and are not discarded."""
         rings, lease = self._rings, self._lease
         waiting: int = rings.written.item(lease) - max(rings.taken.item(lease), rings.discarded.item(lease))
         return waiting
 
     @property
     def free_samples(self) -> int:
-        """Samples that fit before the bound is reached."""
+        """Number of samples that can be written before the bound is reached."""
         room = self._rings.bound - self.waiting
         return max(0, room * self._rings.frame_samples - self._filled)
 
@@ -231,9 +234,9 @@ class InputWriter:
         return slot
 
     def write(self, pcm: FloatArray, received_s: float) -> None:
-        """Add float32 ``[N]``. Frames in the ring stay, as a step may be reading them.
+        """Add float32 ``[N]``. Frames in the ring stay, because a step may be reading them.
 
-        Without enough slots, the oldest whole frames of these samples are refused.
+        If too few slots are free, the oldest whole frames of these samples are refused.
         """
         size = self._rings.frame_samples
         touched = -(-(self._filled + pcm.size) // size) - (self._filled > 0 and self._is_skipping)
@@ -308,19 +311,19 @@ class RingReplies(NamedTuple):
     def of(
         cls, frame: Counts, run: Counts | int, token: Any, pcm: FloatArray | None, vad: FloatArray | None
     ) -> RingReplies:
-        """Replies whose ``times`` are still to be written."""
+        """Replies without ``times``, which the engine writes later."""
         marks = np.empty((frame.size, OUT_MARKS), np.int64)
         marks[:, 0], marks[:, 1], marks[:, 2] = frame, run, token
         return cls(marks, pcm, np.zeros((frame.size, 0), np.float32) if vad is None else vad)
 
     @property
     def frame(self) -> Counts:
-        """The number of the session's frame that each answers."""
+        """The number of the session's frame that each reply answers."""
         return self.marks[:, 0]
 
     @property
     def run(self) -> Counts:
-        """The run of flush padding that each answers, or NOT_PADDING."""
+        """The run of flush padding that each reply answers, or NOT_PADDING."""
         return self.marks[:, 1]
 
     @property
@@ -344,7 +347,7 @@ class RingReplies(NamedTuple):
         return RingReplies(self.marks.copy(), None if self.pcm is None else self.pcm.copy(), self.vad.copy())
 
     def chosen(self, which: slice | NDArray[np.bool_]) -> RingReplies:
-        """A selection, in the same order."""
+        """The chosen replies, in the same order."""
         pcm = None if self.pcm is None else self.pcm[which]
         return RingReplies(self.marks[which], pcm, self.vad[which])
 
@@ -352,10 +355,9 @@ class RingReplies(NamedTuple):
 class OutputRings:
     """Replies: ``marks`` ``[L, D, 7]``, ``vad`` ``[L, D, heads]``, ``pcm``.
 
-    ``marks`` are those of :class:`RingReplies`. The engine writes ``written`` and ``discarded`` (replies
-    below it are given up); the caller's half writes ``taken``. The engine overwrites only slots of replies
-    that it gave up at least a whole bound earlier; a reader checks after copying that no slot was
-    overwritten.
+    ``marks`` are as in :class:`RingReplies`. The engine writes ``written`` and ``discarded`` (earlier replies
+    are given up); the caller's half writes ``taken``. The engine overwrites only slots whose replies it gave
+    up at least a whole bound earlier. A reader checks after copying that no slot was overwritten.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -381,7 +383,7 @@ class OutputRings:
         return has_news
 
     def waiting_for_caller(self, lease: int) -> int:
-        """Replies of one lease that wait and answer the caller's own frames."""
+        """Number of waiting replies of one lease that answer the caller's own frames."""
         start = max(int(self.taken[lease]), int(self.discarded[lease]))
         slots = np.arange(start, int(self.written[lease])) % self.capacity
         return int((self.marks[lease, slots, 1] == NOT_PADDING).sum())
@@ -410,7 +412,9 @@ class OutputRings:
         return int(np.count_nonzero(self.taken[full] < self.discarded[full]))
 
     def take(self, lease: int) -> tuple[RingReplies, int]:
-        """All waiting replies of a lease, and the number of older ones given up since the last call."""
+        """Take all waiting replies of a lease; return them, and the number of older replies given up since
+        the last call.
+        """
         before, end = self.taken.item(lease), self.written.item(lease)
         start = max(before, self.discarded.item(lease))
         self.fence()
@@ -428,10 +432,11 @@ class OutputRings:
         return found, start - before
 
     def rewound(self, lease: int, frame: int, told_frame: int, replay_frames: int) -> tuple[int, int, int]:
-        """The position to replay from, the frame of its reply (or of the next one), and the number of replies
-        given.
+        """The position to replay from, the frame of its reply (or of the next reply), and the number of
+        replies given.
 
-        Replays available replies after ``frame``: from ``told_frame`` on, ``replay_frames`` before the last.
+        Available replies after ``frame`` are replayed: from ``told_frame`` on, and the last ``replay_frames``
+        before it.
         """
         written, taken = int(self.written[lease]), int(self.taken[lease])
         first = max(int(self.discarded[lease]), written - self.capacity + 1, 0)
@@ -454,7 +459,7 @@ class OutputRings:
         return RingReplies(self.marks[leases, slots], pcm, self.vad[leases, slots])
 
     def is_whole(self, leases: Any, positions: Counts) -> NDArray[np.bool_]:
-        """Which positions have not been overwritten, even in part."""
+        """For each position, whether no part of it has been overwritten."""
         self.fence()
         is_whole: NDArray[np.bool_] = positions > self.written[leases] - self.capacity
         return is_whole

@@ -1,8 +1,8 @@
 """The caller's half of a session: input, replies and requests, on its arrays and by messages.
 
 A session belongs to the thread of its client's event loop (:mod:`antiphon.ipc.engine_client`), which also
-passes it the engine's messages. It uses no locks. Audio needs a lease, which is assigned with the row; text
-may be sent earlier.
+passes it the engine's messages. It uses no locks. Audio needs a lease, which the session gets together with
+its row; text may be sent earlier.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class SessionLink:
 class Session:
     """A caller's end of the engine.
 
-    Audio pushed before it is ACTIVE is ignored, since no row reads it; frame 0 is the first one after. Text
-    waits. Input after its end, or after CLOSED, is ignored. ``error`` is the reason why a CLOSED session
-    ended, None when its owner closed it; ``lease`` is None without one. The ``parameters`` apply from the
-    next frame on. All times are seconds of the engine's clock.
+    Audio pushed before the session is ACTIVE is ignored, because no row reads it; frame 0 is the first frame
+    afterwards. Text pushed earlier waits. Input after :meth:`finish`, or after the session is CLOSED, is
+    ignored. ``error`` is the reason why a CLOSED session ended, None if its owner closed it. ``lease`` is
+    None while the session has no lease. The ``parameters`` apply from the next frame on. All times are
+    seconds of the engine's clock.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Session:
     ) -> None:
         """Start QUEUED; unless ``is_primed``, a prompt is read first.
 
-        With ``notify`` None changes are not announced: the session's owner polls.
+        If ``notify`` is None, changes are not announced, and the session's owner polls.
         """
         self.id = session_id
         self.state = SessionState.QUEUED
@@ -89,10 +90,10 @@ class Session:
 
     @property
     def room_samples(self) -> int:
-        """Samples that :meth:`push` takes now without dropping or refusing any.
+        """Number of samples that :meth:`push` can take now without dropping or refusing any.
 
         Callers of a pipeline that never drops (stt) read their socket only while this is above 0, and push at
-        most that many; live pipelines (codec, duplex) need no check.
+        most this number; live pipelines (codec, duplex) need no check.
         """
         if self.state is not SessionState.ACTIVE or self._writer is None:
             return 0
@@ -145,7 +146,9 @@ class Session:
 
     @property
     def is_done(self) -> bool:
-        """Whether the input has ended (or ``max_steps`` is reached), is answered, and all replies taken."""
+        """Whether the input has ended (or ``max_steps`` is reached) and is answered, and all replies are
+        taken.
+        """
         if self.lease is None:
             return self._is_finished and self._takes_audio
         is_spent = self._is_finished and not self._has_input
@@ -225,7 +228,7 @@ class Session:
         """Read this prompt before any other input, in place of the previous prompt, if any.
 
         Raises:
-            SessionError: other input was pushed already, or no file descriptor is free for the prompt.
+            SessionError: other input was already pushed, or no file descriptor is free for the prompt.
         """
         if self.state is SessionState.CLOSED:
             return
@@ -240,7 +243,7 @@ class Session:
     def restart(self, prompt: Prompt | None) -> None:
         """Discard all text, including words being synthesised, and restart the row with this voice.
 
-        There is room for words again once the row has restarted; earlier words get no more replies.
+        New words can be pushed once the row has restarted; earlier words get no more replies.
 
         Raises:
             UnsupportedError: this pipeline takes audio.
@@ -255,7 +258,9 @@ class Session:
         self._link.send(messages.Restart(self.id, self._prompts, prompt))
 
     def finish(self) -> None:
-        """End the input: a tail of audio is padded to a whole frame; replies to it still arrive."""
+        """End the input. An unfinished frame of audio is padded to a whole frame; replies to the input still
+        arrive.
+        """
         if self.state is SessionState.CLOSED or self._takes_no_more:
             return
         self._interrupt()
@@ -305,7 +310,7 @@ class Session:
             self._writer.skip_to(frame)
 
     def set_parameters(self, parameters: SamplingParameters) -> None:
-        """Use other sampling parameters from the next frame on, which waits until the engine has them."""
+        """Use other sampling parameters from the next frame on; the frame waits until the engine has them."""
         self.parameters = parameters
         self._parameters += 1
         self._link.send(messages.SetParameters(self.id, self._parameters, parameters))
@@ -315,11 +320,11 @@ class Session:
     # Replies.
 
     def take(self) -> list[FrameReply]:
-        """All replies that wait, oldest first, for owners that ignore gaps."""
+        """All replies that wait, oldest first, for callers that ignore gaps."""
         return self.take_with_gap().replies
 
     def take_with_gap(self) -> TakenReplies:
-        """All replies that wait, and the gap before them if older ones were dropped since the last call."""
+        """All waiting replies, and the gap before them if older replies were dropped since the last call."""
         has_news = self.lease is not None and self._outputs.has_news(self.lease)
         if self.lease is None or not has_news or self._is_restarting:
             return TakenReplies([], None)
@@ -419,16 +424,17 @@ class Session:
         self._link.send(messages.Acknowledge(self.id, seq))
 
     def detach(self) -> None:
-        """Detach the session, whose connection has ended: the row waits. Nothing may be pushed or taken any
-        more.
+        """Detach the session, whose connection has ended: the row waits. No input may be pushed, and no reply
+        taken, afterwards.
 
         The session ends with ReplacedError when the call is resumed, with ResumeError when it expires.
         """
         self._link.send(messages.Detach(self.id))
 
     def close(self, error: AntiphonError | None = None) -> None:
-        """End the session and free its row; waiting input and replies, and those in progress, are
-        discarded."""
+        """End the session and free its row; waiting input, waiting replies, and those in progress are
+        discarded.
+        """
         if self.state is SessionState.CLOSED:
             return
         self.error = error

@@ -31,9 +31,10 @@ class FrameReply:
 
     ``frame`` is the number of the answered input frame, from 0 at the session's start, including dropped ones
     (tts: the number of the step). ``pcm`` is float32 ``[frame_samples]``. ``vad`` holds one probability per
-    head. ``complete_s`` is when the frame's last sample arrived, ``replied_s`` when the step ended, both on
-    the engine's clock; ``wait_ms`` lies between complete and the step's start. ``is_padding``: it answers
-    flush padding (``CallSession.hear_padding``), and ``frame`` is -1.
+    head. ``complete_s`` is the time at which the frame's last sample arrived, ``replied_s`` the time at which
+    the step ended, both on the engine's clock. ``wait_ms`` is the time from ``complete_s`` to the start of
+    the step. ``is_padding``: the reply answers flush padding (``CallSession.hear_padding``), and ``frame`` is
+    -1.
     """
 
     frame: int
@@ -48,9 +49,10 @@ class FrameReply:
 
 
 class TakenReplies(NamedTuple):
-    """Replies, oldest first, and, when older ones were dropped since the last read, the first frame kept.
+    """Replies, oldest first. If older replies were dropped since the last read, ``interrupted_at`` is the
+    first frame kept.
 
-    All replies here answer frames from ``interrupted_at`` on; all replies read earlier answer earlier ones.
+    All replies here answer frames from ``interrupted_at`` on; all replies read earlier answer earlier frames.
     """
 
     replies: list[FrameReply]
@@ -63,9 +65,9 @@ class SessionStats:
 
     ``frames_in == dropped_in + flushed_in + queue_frames + frames_taken``, and, while no tick runs,
     ``frames_taken == silent + lost + flushed_out + dropped_out + reply_frames + frames_out``. ``silent``
-    frames have no reply by design, ``lost`` ones by a fault. ``late`` replies were sent more than one
-    frame's length after the frame was complete. Waiting and running frames are flushed when the session
-    ends. For tts, frames are steps, ``queue_frames`` counts words, and steps without audio are silent.
+    frames have no reply by design, ``lost`` frames because of a fault. ``late`` replies were sent more than a
+    frame's length after the frame was complete. Waiting and running frames are flushed when the session ends.
+    For tts, frames are steps, ``queue_frames`` counts words, and steps without audio are silent.
     """
 
     frames_in: int = 0
@@ -87,7 +89,7 @@ class SessionStats:
 
 
 def percentile(values: Sequence[float], fraction: float) -> float:
-    """The smallest value that at least ``fraction`` of all values do not exceed; 0 when there are none."""
+    """The smallest value that at least ``fraction`` of all values do not exceed; 0 if there are no values."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -98,10 +100,10 @@ Call: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]
 """The id of a call."""
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
-"""Frames, messages or interruptions of one call."""
+"""A number of frames, messages or interruptions of one call."""
 
 CountOrNone: TypeAlias = Annotated[int, Meta(ge=-1, le=2**53)]
-"""The number of a frame or a message, -1 for none."""
+"""The number of a frame or a message; -1 means none."""
 
 Key: TypeAlias = Annotated[bytes, Meta(min_length=32, max_length=32)]
 """The SHA-256 of a client's token."""
@@ -120,9 +122,9 @@ Note: TypeAlias = tuple[Count, Annotated[bytes, Meta(max_length=65_536)]]
 class ResumeClaim:
     """A front end's request to continue a call.
 
-    ``key`` is the SHA-256 of the client's token, ``new_key`` that of its next one, ``owner`` the name of
-    its API key. The client has received numbered messages up to ``seq`` and audio up to ``frame``, -1 for
-    none; at most ``replay_frames`` frames of missing audio are sent again.
+    ``key`` is the SHA-256 of the client's token, ``new_key`` that of its next one, ``owner`` the name of its
+    API key. The client has received numbered messages up to ``seq`` and audio up to ``frame`` (-1: none). At
+    most ``replay_frames`` frames of missing audio are sent again.
     """
 
     key: Key
@@ -139,10 +141,10 @@ class Resumption:
 
     ``call`` is the id of its first session. ``notes`` are numbered messages that the client lacks; the next
     message has ``next_seq``. The text of replies to frames below ``told_frame`` is in stored messages.
-    ``kept`` is data of the last connection for the next one, in the protocol's own format. ``replay_from`` is
-    the first frame whose reply may still arrive; ``replayed`` is the number of replies to another connection
-    that are sent again. ``unrecorded_in`` and ``unrecorded_out`` are frames of connections whose front end
-    ended before it could record their use.
+    ``kept`` is data that the last connection stored for the next one, in the protocol's own format.
+    ``replay_from`` is the first frame whose reply may still arrive; ``replayed`` is the number of replies to
+    another connection that are sent again. ``unrecorded_in`` and ``unrecorded_out`` are frames of connections
+    whose front end ended before it could record their use.
     """
 
     call: str
@@ -162,7 +164,7 @@ RING_BOUNDS: Final = 2
 """Slots of a ring per frame of its bound: the reading side enforces the bound."""
 
 IN_MARKS: Final = 2
-"""The marks of an input frame, adjacent so that a tick moves them at once: frame, complete_s."""
+"""The marks of an input frame: frame, complete_s. They are adjacent so that a tick moves them at once."""
 OUT_MARKS: Final = 7
 """The marks of a reply: frame, run, token, step_ms, wait_ms, complete_s, replied_s."""
 
@@ -172,9 +174,10 @@ RECENT_TICKS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The size of a lease: ``input_frames`` and ``output_frames`` may wait; samples are those of a frame.
+    """The size of a lease. ``input_frames`` and ``output_frames`` may wait; ``input_samples`` and
+    ``output_samples`` are the samples of a frame.
 
-    ``input_samples`` is 0 where the input is text, ``output_samples`` where the output is.
+    ``input_samples`` is 0 if the input is text, ``output_samples`` is 0 if the output is text.
     """
 
     input_frames: int
@@ -196,7 +199,9 @@ class Shape:
 
     @property
     def block(self) -> np.dtype[np.void]:
-        """Bytes of the block of one lease, whole pages; small fields come first, to share the first page."""
+        """Bytes of the block of one lease, whole pages. Small fields come first, so that they share the first
+        page.
+        """
         heard, said = RING_BOUNDS * self.input_frames, RING_BOUNDS * self.output_frames
         if not self.input_samples:
             heard = 0

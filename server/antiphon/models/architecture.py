@@ -1,4 +1,6 @@
-"""Shapes of networks, read from published configurations; every framework builds its modules from these."""
+"""The shapes of networks, read from published configurations. Every framework builds its modules from these
+shapes.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ class TransformerConfig:
 
     ``context`` is the window in positions, and the ring's capacity. ``frame_positions`` is the number of
     positions per frame (1 for the language model, 2 for Mimi). ``cross_positions`` is the length of the
-    cross-attention source, 0 for none. ``rope`` is "rope" (interleaved pairs), "rope_concat" (halves) or
-    "none".
+    cross-attention source; 0 means no cross-attention. ``rope`` is "rope" (interleaved pairs), "rope_concat"
+    (halves) or "none".
     """
 
     dim: int
@@ -45,8 +47,9 @@ class TransformerConfig:
 
     @property
     def kv_heads(self) -> int:
-        """Number of heads of keys and values; with fewer than ``heads``, queries share them in groups
-        (GQA)."""
+        """Number of heads of keys and values; if there are fewer than ``heads``, queries share them in groups
+        (GQA).
+        """
         return self.heads // self.kv_repeat
 
     @property
@@ -56,7 +59,7 @@ class TransformerConfig:
 
     @classmethod
     def of_codec(cls, table: Mapping[str, Any], frame_positions: int) -> TransformerConfig:
-        """Mimi's, from its published table.
+        """The shape of Mimi's transformer, from its published table.
 
         Raises:
             UnsupportedError: it is wider inside than outside.
@@ -84,7 +87,7 @@ class TransformerConfig:
 
     @classmethod
     def of_language(cls, config: Mapping[str, Any], cross_positions: int = 0) -> TransformerConfig:
-        """A language model's, from its published arguments.
+        """The shape of a language model's transformer, from its published arguments.
 
         Raises:
             UnsupportedError: an option that no published model uses, or voices without cross-attention.
@@ -122,7 +125,7 @@ class DepformerConfig:
 
     ``steps`` is the number of generated codebooks. ``schedule`` maps a step to its set of weights, and
     ``feed_forward`` has one width per set. ``hidden_dim`` is the width of the main transformer. ``demux``:
-    text tokens combine two.
+    each text token combines two.
     """
 
     steps: int
@@ -146,7 +149,7 @@ class DepformerConfig:
 
     @property
     def sets(self) -> int:
-        """Number of sets of weights that the steps share."""
+        """Number of sets of weights; steps may share a set."""
         return max(self.schedule) + 1
 
     @property
@@ -161,10 +164,11 @@ class DepformerConfig:
 
     @classmethod
     def of_language(cls, config: Mapping[str, Any], steps: int) -> DepformerConfig:
-        """The first ``steps`` steps of a language model's, from its published arguments.
+        """The shape of the first ``steps`` steps of a language model's depformer, from its published
+        arguments.
 
         Raises:
-            UnsupportedError: an option no published model uses.
+            UnsupportedError: an option that no published model uses.
         """
         position = config.get("depformer_pos_emb", "sin")
         if position != "none":
@@ -218,9 +222,9 @@ def _demuxes(config: Mapping[str, Any]) -> bool:
 class LanguageConfig:
     """Shape of a Moshi-family language model that generates the first ``steps`` audio streams.
 
-    ``streams`` is the number of audio streams that it receives, ``text_out`` the number of text logits,
-    ``pause_heads`` that of extra heads, ``pause_width`` wide. ``demux``: text tokens combine two. Without
-    steps there is no depformer.
+    ``streams`` is the number of audio streams that it receives, ``text_out`` the number of text logits. It
+    has ``pause_heads`` extra heads, each ``pause_width`` wide. ``demux``: each text token combines two. If
+    ``steps`` is 0, there is no depformer.
     """
 
     dim: int
@@ -264,8 +268,9 @@ class LanguageConfig:
 
 
 def gated_hidden(dim: int, feed_forward: int) -> int:
-    """Hidden width of a gated block: two thirds of the nominal one, or 21/8 of ``dim`` if that is 4
-    ``dim``."""
+    """Hidden width of a gated block: two thirds of the nominal width, or 21/8 of ``dim`` if the nominal width
+    is 4 ``dim``.
+    """
     return 21 * dim // 8 if feed_forward == 4 * dim else 2 * feed_forward // 3
 
 
@@ -278,7 +283,7 @@ _SEANET: Final = {
 }
 
 UNUSED_STATE: Final = MappingProxyType({PipelineKind.STT: "decoder", PipelineKind.TTS: "encoder"})
-"""Prefix of the codec state that rows of a pipeline do not use."""
+"""Prefix of codec state that the rows of a pipeline do not use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +308,8 @@ class ResidualShape:
 
 
 SeanetLayer: TypeAlias = ConvShape | ResidualShape | None
-"""None is an ELU. A layer's index in its list is the number in its weights' names."""
+"""A layer of the list; None is an ELU. The index of a layer in the list is the number in its weights' names.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +377,7 @@ class SeanetConfig:
 
 @dataclass(frozen=True, slots=True)
 class MimiConfig:
-    """Shape of a Mimi: ``frame_positions`` latents of the SEANet are one frame of codes."""
+    """Shape of a Mimi: ``frame_positions`` latents of the SEANet become one frame of codes."""
 
     seanet: SeanetConfig
     transformer: TransformerConfig
@@ -402,6 +408,8 @@ class MimiConfig:
         )
 
     def resampling(self, *, is_transposed: bool) -> ConvShape:
-        """From the transformer's rate to the codes' rate; transposed, the way back, channel by channel."""
+        """The convolution from the transformer's rate to the rate of codes; transposed, it is the way back,
+        channel by channel.
+        """
         width, stride = self.seanet.dimension, self.frame_positions
         return ConvShape(width, width, 2 * stride, stride, bias=False, is_transposed=is_transposed)

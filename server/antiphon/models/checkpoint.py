@@ -1,4 +1,4 @@
-"""The files of a model, located and checked: everything that a backend needs to load it."""
+"""The files of a model, located and checked, so that a backend can load it."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from antiphon.models.weights import MLX_NAMES, TensorInfo, read_header
 def as_checkpoint_error(name: str, *unless: type[Exception]) -> Iterator[None]:
     """Convert exceptions from building and loading modules to an error about the model called ``name``.
 
-    The boundary is wide because a configuration has too many arguments to check each beforehand. Exceptions
-    of the types ``unless`` pass.
+    It converts many types of exceptions, because a configuration has too many arguments to check each one
+    beforehand. Exceptions of the types ``unless`` are not converted.
 
     Raises:
         CheckpointFormatError: with the text of the exception.
@@ -56,8 +56,10 @@ def as_checkpoint_error(name: str, *unless: type[Exception]) -> Iterator[None]:
 
 
 SAMPLED_BYTES: Final = 1 << 20
-"""Bytes hashed at the start and the end of a large file, in addition to its size: hashing 15 GB of weights
-takes longer than loading them. Files that differ only in the middle have the same hash."""
+"""Number of bytes that are hashed at the start and at the end of a large file, in addition to its size.
+Hashing all of 15 GB of weights would take longer than loading them. Files that differ only in the middle
+have the same hash.
+"""
 
 
 def fingerprint(files: Mapping[str, Path]) -> str:
@@ -90,12 +92,12 @@ WEIGHT_ROLES: Final = ("lm", "mimi", "lora")
 class Checkpoint:
     """A model's spec, and the paths of its files.
 
-    ``ref`` is the requested name, ``root`` the folder of its configuration, ``revision`` the commit it was
-    pinned to (hub only). ``files`` maps roles to paths: "lm", "mimi", "tokenizer", "lora", "config",
-    "mimi_config", and a manifest's own. ``raw_config`` is ``config.json`` unchanged. ``absent`` maps the
-    roles of published weights that are not here to their names: ONNX graphs run without them. ``mimi_config``
-    None means the full-size Mimi. ``digest`` is the SHA-256 of the manifest, which has those of all files; ""
-    without a manifest.
+    ``ref`` is the requested name, ``root`` the folder of its configuration, ``revision`` its commit (hub
+    only). ``files`` maps roles to paths: "lm", "mimi", "tokenizer", "lora", "config", "mimi_config", and
+    further roles of a manifest. ``raw_config`` is ``config.json`` unchanged. ``absent`` maps the roles of
+    missing published weights to their file names; ONNX graphs run without them. ``mimi_config`` None means
+    the full-size Mimi. ``digest`` is the SHA-256 of the manifest, which contains the digests of all files; it
+    is "" without a manifest.
     """
 
     spec: ModelSpec
@@ -124,10 +126,10 @@ class Checkpoint:
         return {} if self.manifest is None else self.manifest.graphs
 
     def quantization_for(self, backend: str) -> QuantizationRecipe | None:
-        """The rounding of the weights that a backend reads, or None.
+        """How the weights that a backend reads are rounded, or None.
 
-        The manifest's rounding applies to the backends that it lists, or to all if it lists none: a model may
-        have rounded graphs and unrounded published weights.
+        The manifest's rounding applies to the backends that it lists, or to all backends if it lists none. A
+        model may have rounded graphs and unrounded published weights.
         """
         if self.manifest is None or (self.backends and backend not in self.backends):
             return None
@@ -137,8 +139,8 @@ class Checkpoint:
         """The path of the file with this role.
 
         Raises:
-            CheckpointNotFoundError: published weights that are not here, with the way to get them.
-            CheckpointFormatError: there is no such role; the message lists the roles.
+            CheckpointNotFoundError: published weights are missing; the message says how to get them.
+            CheckpointFormatError: the role does not exist; the message lists the roles.
         """
         if role in self.absent:
             raise CheckpointNotFoundError(
@@ -188,7 +190,7 @@ class Checkpoint:
 
 
 def read_checkpoint(source: FileSource, ref: str) -> Checkpoint:
-    """Read a checkpoint: by its ``antiphon.json`` if it has one, else in the published layout.
+    """Read a checkpoint from its ``antiphon.json``, or in the published layout if it has none.
 
     File sizes and the headers of the weights are checked, contents are not (:meth:`Checkpoint.verify`).
     Raises CheckpointNotFoundError and CheckpointFormatError.
@@ -290,10 +292,11 @@ def describe(
     backends: Mapping[str, BackendFormat] | None = None,
     quantization: QuantizationRecipe | None = None,
 ) -> Manifest:
-    """The manifest of a checkpoint or, given ``files`` and ``graphs``, of a new one made from it.
+    """The manifest of a checkpoint. With ``files`` and ``graphs`` it is that of a new checkpoint made from
+    it.
 
-    Without ``files`` every file of the checkpoint is read and hashed. The default license is the
-    checkpoint's.
+    Without ``files`` every file of the checkpoint is read and hashed. The default license is that of the
+    checkpoint.
     """
     spec = checkpoint.spec
     if license_name is None:

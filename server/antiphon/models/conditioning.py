@@ -5,13 +5,13 @@ width, T]``: T vectors of about ten seconds of one voice. Models were trained wi
 the same T (``make_condition_attributes`` in ``moshi/models/tts.py`` of kyutai-labs/moshi); a learnt embedding
 replaces missing ones.
 
-**Conditions**: ``ConditionFuser`` and the conditioners of ``moshi/conditioners`` are the rule: a voice is the
-source of cross-attention, a choice from a table is added to every input.
+**Conditions** follow ``ConditionFuser`` and the conditioners of ``moshi/conditioners``: a voice is the source
+of cross-attention, and a choice from a table is added to every input.
 
 **Guidance**, classifier-free: the strength with which a tts model follows its text and voice. Ho and Salimans
 2022, "Classifier-free diffusion guidance". Some models were trained with a coefficient as input. Others were
-trained with text and voice omitted at random. These run twice, with and without them, and the difference
-guides the output: ``cfg_coef`` of ``TTSModel``.
+trained with text and voice omitted at random. They run twice, with and without text and voice, and the
+difference guides the output (``cfg_coef`` of ``TTSModel``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from antiphon.models.spec import ModelSpec
 from antiphon.models.strict import check_type
 
 MAX_BYTES: Final = 1 << 28
-"""Most bytes of a voice file: the largest voice of Pocket-TTS, half a minute, takes about 75 MB."""
+"""Maximum number of bytes of a voice file: the largest voice of Pocket-TTS, half a minute, takes about 75 MB.
+"""
 
 _FLOATS: Final = ("F64", "F32", "F16")
 _INTEGERS: Final = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
@@ -42,8 +43,8 @@ _INTEGERS: Final = ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"
 def read_voice_file(path: Path) -> dict[str, NDArray[Any]]:
     """Return the tensors of a file by name, as float32, or int64 for whole numbers.
 
-    The format limits the number of elements by the size of the file; the memory as float32 and int64 is
-    limited, too.
+    The format limits the number of elements by the size of the file; the memory for float32 and int64 is
+    limited too.
 
     Raises:
         CheckpointFormatError: the file has another format, is too large, or holds tensors of another type.
@@ -81,8 +82,9 @@ def _read(file: Any, name: str, path: Path) -> NDArray[Any]:
 CONDITION: Final = "speaker_wavs"
 MAX_SPEAKERS: Final = 5
 SPEAKER_FRAMES: Final = 125
-"""Vectors of a voice: ten seconds at 12.5 Hz, as in all published voices; ``tts_config.speaker_frames`` is
-our own key."""
+"""Vectors of a voice: ten seconds at 12.5 Hz, as in all published voices; ``tts_config.speaker_frames`` is a
+key of this project.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class SpeakerShape:
 
     @classmethod
     def of(cls, spec: ModelSpec) -> SpeakerShape | None:
-        """The shape that a model needs; None for one with a built-in voice.
+        """The shape that a model needs; None for a model with a built-in voice.
 
         Raises:
             CheckpointFormatError: a configuration without the width.
@@ -118,7 +120,7 @@ class SpeakerShape:
         """The voices of a prompt, float32 ``[V, T, width]``.
 
         Raises:
-            UnsupportedError: it has none, too many, or another shape.
+            UnsupportedError: there is no voice, there are too many, or they have another shape.
         """
         speakers = prompt.speakers
         wanted = f"float32 [1 to {MAX_SPEAKERS}, {self.frames}, {self.width}]"
@@ -150,7 +152,7 @@ def read_speaker(path: Path) -> FloatArray:
     """The embeddings in a voice's file, float32 as published.
 
     Raises:
-        CheckpointFormatError: no safetensors file, without a voice, or too large.
+        CheckpointFormatError: the file is not a safetensors file, has no voice, or is too large.
     """
     found = read_voice_file(path)
     if CONDITION not in found:
@@ -169,7 +171,7 @@ def check_conditions(config: Mapping[str, Any]) -> None:
     """Check that a tts model's conditions are joined as in the published models.
 
     Raises:
-        UnsupportedError: conditions that no published model has, or joined in another way.
+        UnsupportedError: the conditions, or the way in which they are joined, occur in no published model.
     """
     fuser = config.get("fuser") or {}
     tables = {name for name, what in config["conditioners"].items() if what["type"] == "lut"}
@@ -184,7 +186,9 @@ def check_conditions(config: Mapping[str, Any]) -> None:
 
 
 def chosen_entry(config: Mapping[str, Any], name: str) -> int | None:
-    """The entry of a tts model's table that the server chooses; None if the table has no such value."""
+    """The entry of a tts model's lookup table that the server chooses; None if the table has no such
+    value.
+    """
     values = config["conditioners"][name]["lut"].get("possible_values") or []
     wanted = {"cfg": format(GUIDANCE, ".1f"), "control": "ok"}.get(name)
     return values.index(wanted) if wanted in values else None
@@ -193,7 +197,7 @@ def chosen_entry(config: Mapping[str, Any], name: str) -> int | None:
 def description_entry(config: Mapping[str, Any], family: str) -> int | None:
     """The entry of its description's table that Hibiki adds to every input: "very_good".
 
-    None for a model without conditioners, and for tts, whose conditions are read separately.
+    None for a model without conditioners, and for tts models, whose conditions are read separately.
 
     Raises:
         UnsupportedError: another family with conditioners.
@@ -223,17 +227,18 @@ def source_positions(config: Mapping[str, Any], count: int, dim: int) -> NDArray
 
 UNGUIDED: Final = 1.0
 MAX_GUIDANCE: Final = 10.0
-"""Largest guidance coefficient: useful ones are 1.5 to 4."""
+"""Largest guidance coefficient: useful values are 1.5 to 4."""
 
 _TOLD: Final = "cfg"
 
 
 def guidance_of(spec: ModelSpec, asked: float | None = None) -> float:
-    """The guidance coefficient of a tts model: ``asked``, else its ``tts_config.cfg_coef``, else 1 (none).
+    """The guidance coefficient of a tts model: ``asked``, or else its ``tts_config.cfg_coef``, or else 1,
+    which means no guidance.
 
     Raises:
-        CheckpointFormatError: a coefficient out of range in the configuration.
-        UnsupportedError: one out of range was requested, or the model takes its own as an input.
+        CheckpointFormatError: a coefficient out of range in the configuration. UnsupportedError: the
+        requested coefficient is out of range, or the model takes its coefficient as an input.
     """
     published = spec.generation.get("tts_config", {}).get("cfg_coef", UNGUIDED)
     check_type(published, float, "tts_config.cfg_coef")

@@ -1,10 +1,10 @@
 """Estimated tick time on a GPU: bytes, arithmetic and launches to milliseconds.
 
-All results are computed, from constants that no run on a GPU has confirmed (``GpuCard.is_measured``);
-``docs/benchmarks/gpu.md`` compares them with a run on an H100. The time of a stage is its launches, with
-their kernels' instructions, plus the longer of its bytes and its arithmetic. The kernels
-(``backends/torch/kernels/rows.py``) also use the tiles of this module for their linear layers, chosen by
-arithmetic and by instruction counts in machine code.
+All results are computed from constants, which no run on a GPU has confirmed unless ``GpuCard.is_measured``;
+``docs/benchmarks/gpu.md`` compares them with a run on an H100. The time of a stage is the time of its
+launches, including their kernels' instructions, plus the longer of two times: of its bytes and of its
+arithmetic. The kernels (``backends/torch/kernels/rows.py``) also use the tiles of this module for linear
+layers. The tiles were chosen by arithmetic and by instruction counts in machine code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class GpuCard:
     ``memory_bytes`` is the memory available to a program, ``cache_bytes_per_s`` the rate of the level 2
     cache. Kernels run on ``units`` at ``clock_hz``. ``node_s`` is the cost of another kernel in a graph: 1.2
     us between kernels and 1.6 us of its own latency. ``host_s`` is the host's part of a tick.
-    ``is_measured``: a run on this GPU has confirmed them.
+    ``is_measured``: a run on this GPU has confirmed the constants.
     """
 
     name: str
@@ -48,8 +48,8 @@ A100: Final = GpuCard("A100", 85.0e9, 1.8e12, 4.0e12, 8.7e12, 108, 1.41e9)
 L40S: Final = GpuCard("L40S", 47.7e9, 0.78e12, 4.5e12, 41e12, 142, 2.52e9)
 RTX_4090: Final = GpuCard("RTX 4090", 25.3e9, 0.91e12, 5.0e12, 37e12, 128, 2.52e9)
 L4: Final = GpuCard("L4", 23.6e9, 0.27e12, 1.8e12, 13.6e12, 58, 2.04e9)
-"""From datasheets: nine tenths of the memory's rate, 45 % of the float32 rate, the highest clock. The rates
-of level 2 caches are estimates.
+"""GPU constants from datasheets: nine tenths of the memory's rate, 45 % of the float32 rate, the highest
+clock. The rates of level 2 caches are estimates.
 """
 
 DRIVER_NAMES: Final = {
@@ -60,8 +60,9 @@ DRIVER_NAMES: Final = {
     "NVIDIA GeForce RTX 4090": RTX_4090,
     "NVIDIA L4": L4,
 }
-"""GPU constants by the driver's full name. An H100 PCIe, an H100 NVL, a GH200 and MIG slices have other
-rates."""
+"""GPU constants by the driver's full name. An H100 PCIe, an H100 NVL, a GH200 and MIG slices have other rates
+and are not listed.
+"""
 
 CARDS: Final = tuple(DRIVER_NAMES.values())
 """The GPUs with known constants, the largest first."""
@@ -73,30 +74,34 @@ def card_called(name: str) -> GpuCard | None:
 
 
 FEW_ROWS: Final = 4
-"""Most rows that a product itself normalises and rounds, at any depth.
+"""Maximum number of rows that a product itself normalises and rounds, at any depth.
 
-For four rows its programs issue up to 32 instructions per KiB of weights; the full memory rate leaves time
-for 33.
+For four rows its programs issue up to 32 instructions per KiB of weights. At the full memory rate there is
+time for 33.
 """
 
 SHORT_DEPTH: Final = 1024
 SHORT_ROWS: Final = 16
 """A product itself normalises and rounds up to ``SHORT_ROWS`` rows of at most ``SHORT_DEPTH`` elements (the
-depformer's): its weights are few, and another launch costs more than rounding 16,384 elements in every
-program."""
+depformer's): the depformer has few weights, and another launch costs more than rounding 16,384 elements in
+every program.
+"""
 
 LEAST_ROWS: Final = 16
 """Fewest rows of a tile, the minimum of the matrix units."""
 
 MOST_ROWS: Final = 128
-"""Most rows of a tile, up to which every weight is read once."""
+"""Maximum number of rows of a tile, up to which every weight is read only once."""
 
 MANY_COLUMNS: Final = 2048
-"""Columns of a product above which a tile of few rows has 32 columns instead of 16: 4096 columns then make
-128 programs, about one for each of an H100's 132 units, and 1024 make 64."""
+"""Columns of a product above which a tile of few rows has 32 columns instead of 16: 4096 columns then give
+128 programs, about one for each of an H100's 132 units, and 1024 columns give 64.
+"""
 
 DEPTH_BYTES: Final = 256
-"""Bytes of each weight row in a tile: 8 KiB of weights a stage, four stages at a time."""
+"""Bytes of each weight row in a tile. A stage then has 8 KiB of weights, and four stages are loaded at a
+time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +123,14 @@ def tile_of(rows: int, columns: int) -> Tile:
 
 
 PAIRED_TILES: Final = (Tile(16, 32, 64, 4), Tile(32, 64, 64, 4))
-"""Of INT4 weights: for few rows, and for more. Each sum has an int32 and a float32, so larger tiles do not
-fit into fewer instructions."""
+"""Tiles for INT4 weights: one for few rows, one for more. Each sum needs an int32 and a float32, so larger
+tiles would need more instructions.
+"""
 
 PAIRED_CLOCKS: Final = {16: 95, 32: 105}
-"""Instructions of a warp for a KiB of INT4 weights, at most, by the rows of a tile: its four warps take as
-many clocks on a unit (``python -m lab.bench.gpu_kernels --bits 4``)."""
+"""Maximum instructions of a warp for a KiB of INT4 weights, by the rows of a tile. The tile's four warps take
+as many clocks on a unit (``python -m lab.bench.gpu_kernels --bits 4``).
+"""
 
 
 def paired_tile_of(rows: int) -> Tile:
@@ -137,42 +144,48 @@ def makes_rows(count: int, depth: int) -> bool:
 
 
 CODEC_FLOP: Final = 0.43e9
-"""Operations of Mimi for a row and a direction: 163 million multiplications of convolutions, 50 of its
-transformer, each with an addition."""
+"""Arithmetic operations of Mimi for a row and a direction: 163 million multiplications of convolutions and 50
+million of its transformer, each with an addition.
+"""
 
 CODEC_BYTES: Final = 30e6
 """Bytes of Mimi's activations per row and direction, written and read."""
 
 TICK_ROW_BYTES: Final = 1_725_000
-"""Bytes that a tick takes for each of its rows at its peak, without their state: a convolution of Mimi and
-its input. Stages follow each other, and no other takes as much."""
+"""Peak memory of a tick in bytes for each of its rows, without their state: a convolution of Mimi and its
+input. Stages run one after the other, and no other stage takes as much.
+"""
 
 CODEC_ATTENTION_S: Final = 8 * 3.2e-6
-"""Attention time of a direction's eight layers, up to CODEC_ATTENTION_ROWS: 5,500 instructions of four
-warps a program."""
+"""Time of attention in one direction's eight layers, up to CODEC_ATTENTION_ROWS rows: 5,500 instructions of
+four warps in each program.
+"""
 
 CODEC_ATTENTION_ROWS: Final = 49 / 132
-"""Rows per unit whose eight heads fill it, three programs each."""
+"""Number of rows per unit that fill it: eight heads each, with three programs per unit."""
 
 PRODUCT_SHARE: Final = 0.93
 RING_SHARE: Final = 0.88
-"""Share of a GPU's copy rate that products, and attention, reach."""
+"""Fraction of a GPU's copy rate that matrix products, and attention, reach."""
 
 ISSUE_S: Final = 0.5e-6
-"""Mean instruction time of a small kernel: 300 to 1,400 instructions a warp, up to two warps a scheduler."""
+"""Mean time of the instructions of a small kernel: 300 to 1,400 instructions a warp, up to two warps a
+scheduler.
+"""
 
 TEXT_CHOICE_S: Final = 24e-6
 CODE_CHOICE_S: Final = 2.5e-6
 """Time to choose among 32,000 tokens (5,300 instructions of 32 warps) and among 2,048 (2,200 of 8).
 
-Instructions are counted in machine code (``python -m lab.bench.gpu_kernels``), one a clock and scheduler.
+Instructions are counted in machine code (``python -m lab.bench.gpu_kernels``); each scheduler issues one per
+clock.
 """
 
 CLOCK_HZ: Final = 1.755e9
-"""Clock rate of the times above."""
+"""Clock rate at which the times above apply."""
 
 CODEC_LAUNCHES: Final = 182
-"""Kernel launches of one direction of Mimi; 183 of the encoder with eight codebooks, 180 of the decoder."""
+"""Kernel launches of one direction of Mimi; 183 for the encoder with eight codebooks, 180 for the decoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +204,10 @@ class StageCost:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Kernels of a part of the language model: in bfloat16, and in INT8 for many, 16 and 4 rows at most.
+    """Numbers of kernels in a part of the language model: in bfloat16, and in INT8 for many rows, for at most
+    16, and for at most 4.
 
-    With INT4 weights any number of rows takes those of many.
+    With INT4 weights any number of rows takes the kernels for many rows.
     """
 
     bfloat16: int
@@ -225,9 +239,10 @@ class TickWork:
     """The work of a model's tick on a GPU, all rows at full context.
 
     ``weights_bytes`` are read once, ``frame_bytes`` for each frame of a row's context, ``row_bytes`` for a
-    row of any age. ``passes`` are Mimi's directions. The language model has ``layers``, of which
-    ``cross_layers`` attend to a voice, and a depformer of ``steps`` with ``step_layers`` each; their weights
-    have ``weight_bits``, 16, 8 or 4. A backend reports all fields as numbers (``BackendInfo.work``).
+    row of any age. ``passes`` is the number of Mimi's directions. The language model has ``layers`` layers,
+    of which ``cross_layers`` attend to a voice, and a depformer of ``steps`` steps with ``step_layers``
+    layers each. Their weights have ``weight_bits`` bits: 16, 8 or 4. A backend reports all fields as numbers
+    (``BackendInfo.work``).
     """
 
     weights_bytes: int
@@ -257,7 +272,9 @@ class TickWork:
         return 1000 * card.host_s + self.passes * codec.ms + self.model_cost(rows, self.context, card).ms
 
     def model_cost(self, rows: int, frames: int, card: GpuCard, launches: int | None = None) -> StageCost:
-        """Cost of the language model: rows with ``frames`` in their rings, counted launches if given."""
+        """Cost of the language model: for rows with ``frames`` frames in their rings, with the given number
+        of launches if known.
+        """
         ring_bytes = rows * self.frame_bytes * min(frames, self.context)
         weights_s = product_s(self.weights_bytes, rows, card, self.weight_bits)
         ring_s = (ring_bytes + rows * self.row_bytes) / (RING_SHARE * card.copy_bytes_per_s)
@@ -271,7 +288,7 @@ def product_s(weights_bytes: int, rows: int, card: GpuCard, bits: int) -> float:
     """Cost of a wide product: weights from memory once, and all reads of its tiles from the cache.
 
     Each tile of rows reads all weights, and each tile of columns reads a tile's rows once more. With weights
-    of 4 bits instructions may take longer than either.
+    of 4 bits the instructions may take longer than both.
     """
     is_paired = bits == 4
     tile = paired_tile_of(rows) if is_paired else tile_of(rows, MANY_COLUMNS + 1)
@@ -292,7 +309,9 @@ def codec_cost(rows: int, card: GpuCard, launches: int) -> StageCost:
 
 
 def rows_computed(work: TickWork, card: GpuCard, limit_ms: float, at_most: int) -> int:
-    """Most ready rows, up to ``at_most``, whose computed tick is within the limit; at least 1."""
+    """The largest number of ready rows, up to ``at_most``, whose computed tick is within the limit; at least
+    1.
+    """
     low, high = 1, max(1, at_most)
     while low < high:
         middle = (low + high + 1) // 2

@@ -19,7 +19,7 @@ IntArray: TypeAlias = NDArray[np.int32]
 BoolArray: TypeAlias = NDArray[np.bool_]
 
 ZERO: Final = -1
-"""Input token for "nothing": its embedding is zero."""
+"""Input token that means "nothing": its embedding is zero."""
 UNGENERATED: Final = -2
 """Output token of a row that is still within its first ``max_delay`` frames."""
 
@@ -27,12 +27,12 @@ UNGENERATED: Final = -2
 class DelayRings:
     """The delay rings of ``rows`` rows.
 
-    A step is :meth:`inputs`, then the model, then :meth:`outputs`, both for the same rows, int32 ``[m]``,
-    each named once; all arrays are in their order. Nothing has advanced before outputs is called, so a step
-    that failed can be repeated.
+    A step calls :meth:`inputs`, then the model, then :meth:`outputs`. Both methods get the same rows, int32
+    ``[m]``, each named once; all arrays are in the order of these rows. Rows advance only in :meth:`outputs`,
+    so a step that failed can be repeated.
 
-    State, row first: ``tokens`` int32 ``[rows, n_q + 1, max_delay + 2]``, ring position of frame f is
-    f modulo its length; ``offsets`` int64 ``[rows]``, steps taken since the row was reset.
+    State, row first: ``tokens`` int32 ``[rows, n_q + 1, max_delay + 2]``, where frame f is at position f
+    modulo the ring's length; ``offsets`` int64 ``[rows]``, steps taken since the row was reset.
     """
 
     def __init__(self, spec: LMSpec, rows: int) -> None:
@@ -55,8 +55,8 @@ class DelayRings:
     def inputs(self, rows: IntArray, heard: IntArray) -> IntArray:
         """Take received codes, int32 ``[m, >= n_q - dep_q]``, and return the model's input ``[m, n_q + 1]``.
 
-        Streams whose delay has not passed yet get the initial tokens (``text_card`` and ``card``). Codebooks
-        beyond the model's are ignored.
+        Streams whose delay has not yet passed get the initial tokens (``text_card`` and ``card``). Codebooks
+        that the model does not have are ignored.
         """
         offsets = self.offsets[rows, None]
         listening = self._streams[self._spoken :]
@@ -84,7 +84,7 @@ class DelayRings:
         return {"tokens": self.tokens[row].copy(), "offset": self.offsets[row].copy()}
 
     def restore(self, row: int, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Put a copied state into a row. Raises ValueError if the shape is another model's."""
+        """Put a copied state into a row. Raises ValueError if the state has the shape of another model."""
         tokens = state["tokens"]
         if tokens.shape != self.tokens.shape[1:]:
             raise ValueError(f"a delay ring of shape {tokens.shape} does not fit {self.tokens.shape[1:]}")

@@ -65,9 +65,10 @@ class TensorFormat:
 class StateFormat:
     """A tensor that is passed from one run to the next.
 
-    ``name`` is that of the input, ``output`` the output with its next value, ``fill`` the value of fresh
-    rows. ``aliased`` guarantees that input and output may be the same memory: all reads of the input precede
-    the write of the output. Without ``output`` no run changes it: it is an input fixed for the row (a voice).
+    ``name`` is the name of the input, ``output`` the name of the output with the next value, ``fill`` the
+    value of fresh rows. ``aliased`` guarantees that input and output may be the same memory: all reads of the
+    input precede the write of the output. Without ``output`` no run changes the tensor: it is an input that
+    is fixed for the row, such as a voice.
     """
 
     name: str
@@ -152,8 +153,8 @@ class FileEntry:
         """Compare the content of ``path`` with the recorded digest; reads the whole file.
 
         Raises:
-            CheckpointFormatError: it has another size.
-            CheckpointDigestError: it has another SHA-256; ``remedy`` is the message's advice.
+            CheckpointFormatError: the size differs. CheckpointDigestError: the SHA-256 differs; the message
+            ends with ``remedy``.
         """
         self.check_size(path)
         found = sha256(path)
@@ -163,9 +164,9 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class BackendFormat:
-    """A backend's entry: the roles of its files, the dtype of its computation, its other requirements.
+    """A backend's entry: the roles of its files, its compute dtype, and its requirements.
 
-    With ``dtype`` None the backend chooses. ``requires`` maps Python modules to the minimum version ("" for
+    If ``dtype`` is None, the backend chooses. ``requires`` maps Python modules to the minimum version ("" for
     any). ``options`` are passed to the backend unchanged.
     """
 
@@ -177,7 +178,7 @@ class BackendFormat:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationRecipe:
-    """The rounding of the weights, with all data for judging and repeating it.
+    """How weights were rounded, with all data that are needed to judge and repeat it.
 
     ``scheme`` names the method, ``bits`` and ``group_size`` (None: one scale per output channel) its shape,
     ``keep`` the glob patterns of unchanged tensors, ``source_sha256`` the original weights, ``tool`` the
@@ -206,9 +207,9 @@ class Manifest:
     """The content of an ``antiphon.json``; the fields are in the order of the documentation.
 
     ``files`` maps roles ("lm", "mimi", "tokenizer", "lora", or a backend's own, such as "onnx.encoder") to
-    entries. ``lm`` are the published arguments. ``parameters`` None: they are counted. ``examples`` are
-    sample questions. ``voices`` maps the ids of voices to names that a page can show. ``graphs`` maps stages
-    ("encode", "lm", "depformer", "decode") to the ONNX files.
+    entries. ``lm`` is the published arguments. If ``parameters`` is None, the parameters are counted.
+    ``examples`` are sample questions. ``voices`` maps the ids of voices to names that a page can show.
+    ``graphs`` maps stages ("encode", "lm", "depformer", "decode") to the ONNX files.
     """
 
     schema: int = SCHEMA

@@ -29,7 +29,7 @@ def read_opset(path: Path) -> int:
     """The version of ONNX's own operators that a file uses.
 
     Raises:
-        CheckpointFormatError: the file is no ONNX graph.
+        CheckpointFormatError: the file is not an ONNX graph.
     """
     with path.open("rb") as file:
         while (key := _varint(file, path)) is not None:

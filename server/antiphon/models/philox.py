@@ -1,8 +1,8 @@
 """Noise that is a pure function of (seed, step, stream, token), defined in docs/sampling.md, section 2.
 
-Philox4x32-10 is from Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-SC 2011. A counter-based generator has no state, so that a session draws the same noise in any row and any
-batch, also after a move or a resume.
+Philox4x32-10 is from Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A
+counter-based generator has no state, so a session draws the same noise in any row and any batch, also after
+it was moved or resumed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _32: Final = np.uint64(32)
 
 
 def philox4x32(counter: Iterable[Words], key: Iterable[Words]) -> Words:
-    """Ten rounds of Philox: four counters and two keys that broadcast give uint32 ``[4, ...]``.
+    """Ten rounds of Philox. Four counters and two keys, which broadcast, give uint32 ``[4, ...]``.
 
-    A part that is equal along an axis has size 1 there, so that the first rounds compute it once.
+    An argument that is constant along an axis has size 1 there, so that the first rounds compute it once.
     """
     even, odd, other_even, other_odd = counter
     low_key, high_key = key
@@ -77,7 +77,7 @@ def gumbel_table(
 ) -> NDArray[np.float32]:
     """The noise of every token of several streams: ``seed`` and ``step`` ``[B]``, ``streams [K]``.
 
-    Returns float32 ``[B, K, vocabulary]``, the same numbers as :func:`random_words` and :func:`gumbel`.
+    Returns float32 ``[B, K, vocabulary]``, with the same numbers as :func:`random_words` and :func:`gumbel`.
     """
     steps, seeds = step.astype(np.uint64)[:, None, None], seed[:, None, None]
     blocks = np.arange(-(-vocabulary // WORDS_PER_BLOCK), dtype=np.uint32)

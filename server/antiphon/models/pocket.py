@@ -34,7 +34,7 @@ def find_config(folder: Path) -> Path | None:
     """The one configuration in a folder, None if there is none.
 
     Raises:
-        CheckpointFormatError: there are several.
+        CheckpointFormatError: there are several configurations.
     """
     found = sorted(path for path in folder.iterdir() if path.suffix in (".yaml", ".yml"))
     if len(found) > 1:
@@ -44,7 +44,7 @@ def find_config(folder: Path) -> Path | None:
 
 
 def packaged_config(ref: str) -> Path:
-    """The configuration ``pocket://NAME`` of the package, which is not imported. Nothing of it is imported.
+    """The configuration ``pocket://NAME`` of the package ``pocket-tts``, which is not imported.
 
     Raises:
         MissingExtraError: the package is not installed.
@@ -64,9 +64,9 @@ def packaged_config(ref: str) -> Path:
 
 
 def read_pocket(path: Path, ref: str, name: str) -> Checkpoint:
-    """Read a configuration and find its files; paths in it are relative to it, ``hf://`` ones on the hub.
+    """Read a configuration and find its files; its paths are relative to it, or on the hub (``hf://``).
 
-    If the weights with voice cloning are not available, those without are used.
+    If the weights with voice cloning are not available, the weights without it are used.
 
     Raises:
         CheckpointNotFoundError, CheckpointFormatError: a file is missing or malformed.

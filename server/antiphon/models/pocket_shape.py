@@ -25,24 +25,24 @@ from antiphon.models.spec import MimiSpec, ModelSpec, PipelineKind
 from antiphon.models.strict import check_type
 
 MAX_VOICE_S: Final = 30.0
-"""Most seconds of a recording that are used; the longest exported voice."""
+"""Maximum number of seconds of a recording that are used; the longest exported voice."""
 
 MIN_FRAME_RATE: Final = 1.0
 """Lowest frame rate in frames a second; the published models have 12.5."""
 
 LONGEST_CHUNK_TOKENS: Final = 272
-"""Most tokens of a word, of which there may be 256, with quotes, a capital and a full stop."""
+"""Maximum number of tokens of a word. A word has at most 256, and gets quotes, a capital and a full stop."""
 
 CHUNK_TOKENS: Final = 50
-"""The package's chunk length, with the best speech."""
+"""The package's chunk length, which gives the best speech."""
 MAX_CHUNK_TOKENS: Final = 200
 
 READ_POSITIONS: Final = 32
 """Positions of a text or a voice that one run of a graph reads."""
 HEARD: Final = -1
-"""In a graph's tokens: a frame of a voice."""
+"""Token in a graph's input that stands for a frame of a voice."""
 BOS: Final = -2
-"""In a graph's tokens: the start of a voice."""
+"""Token in a graph's input that stands for the start of a voice."""
 
 _KEY: Final = re.compile(r"transformer\.layers\.([0-9]{1,4})\.self_attn/(cache|offset|current_end|pad)")
 _FLAGS: Final[Mapping[str, bool]] = {
@@ -60,7 +60,7 @@ _TAIL: Final = "model_recommended_frames_after_eos"
 def pocket_spec(
     name: str, flow: Mapping[str, Any], mimi: Mapping[str, Any], told: Mapping[str, Any], parameters: int
 ) -> ModelSpec:
-    """The spec of a model from the tables of its configuration; ``told`` are its other keys.
+    """The spec of a model from the tables of its configuration; ``told`` has its other keys.
 
     Raises:
         CheckpointFormatError: a number is missing or out of range.
@@ -96,9 +96,10 @@ def pocket_spec(
 class PocketShape:
     """Properties of a Pocket-TTS model for other modules: the shape of its voices.
 
-    ``layers``, ``heads`` and ``head_dim`` are of its keys and values; ``max_positions`` is the length of the
-    longest voice. ``clones``: its weights can make a voice of a recording. ``query_heads`` share the heads of
-    keys; ``capacity`` is the number of positions of the longest voice, the longest text and its speech.
+    ``layers``, ``heads`` and ``head_dim`` describe its keys and values; ``max_positions`` is the length of
+    the longest voice. ``clones``: its weights can make a voice from a recording. ``query_heads`` query heads
+    share the heads of keys. ``capacity`` is the number of positions of the longest voice, the longest text
+    and its speech together.
     """
 
     layers: int
@@ -111,10 +112,10 @@ class PocketShape:
 
     @classmethod
     def of(cls, spec: ModelSpec) -> PocketShape | None:
-        """The shape of a model; None for one of another family.
+        """The shape of a model; None for a model of another family.
 
         Raises:
-            CheckpointFormatError: a configuration without the numbers.
+            CheckpointFormatError: the configuration lacks one of the numbers.
         """
         if spec.family != POCKET:
             return None
@@ -139,7 +140,7 @@ class PocketShape:
         """An exported voice.
 
         Raises:
-            CheckpointFormatError: no such file, or one of another model.
+            CheckpointFormatError: the file does not exist, or belongs to another model.
         """
         parts = read_voice_file(path)
         caches = [self._cache(parts, layer, path.name) for layer in range(self.layers)]
@@ -200,7 +201,7 @@ class PocketShape:
             )
 
     def recorded(self, pcm: FloatArray, spec: ModelSpec) -> Prompt:
-        """The voice of a recording, float32 ``[N]`` at the model's rate, of which the first 30 s are used.
+        """The voice of a recording, float32 ``[N]`` at the model's rate, only the first 30 s are used.
 
         Raises:
             UnsupportedError: the weights cannot encode a voice, or the recording is shorter than a frame.
@@ -251,7 +252,7 @@ class PocketText:
         return 0 if written is None else len(self.encode(written[0].strip()))
 
     def prepare(self, text: str) -> Prepared | None:
-        """A text in the form of the model's training; None for no text."""
+        """A text in the form that the model was trained with; None if there is no text."""
         written = self._write(text, is_capital=self.flags["capitalize_first_letter"])
         if written is None:
             return None
@@ -261,7 +262,7 @@ class PocketText:
         return Prepared(self.encode(whole)[:LONGEST_CHUNK_TOKENS], tail_frames)
 
     def longest_frames(self, tokens: int) -> int:
-        """Frames after which a chunk of ``tokens`` tokens ends, even if the model continues."""
+        """Number of frames after which a chunk of ``tokens`` tokens ends, even if the model continues."""
         return longest_frames(tokens, self.frame_rate)
 
     def _write(self, text: str, *, is_capital: bool) -> tuple[str, int] | None:
@@ -305,12 +306,12 @@ def _end(text: str) -> str:
 
 
 def longest_frames(tokens: int, frame_rate: float) -> int:
-    """The number of frames of the longest speech with this number of tokens."""
+    """The number of frames in the longest speech of this number of tokens."""
     return math.ceil((tokens / _TOKENS_A_SECOND + _SPARE_S) * frame_rate)
 
 
 def table_of(values: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
-    """A table within a table. Raises CheckpointFormatError where there is none."""
+    """A table within a table. Raises CheckpointFormatError if it is missing."""
     found = values.get(key)
     if not isinstance(found, dict):
         raise CheckpointFormatError(f"{where} lacks {key}: it is no configuration of Pocket-TTS")

@@ -3,8 +3,8 @@
 The persona of PersonaPlex is a voice, silence, a text, silence. Roy et al. 2026, "PersonaPlex: voice and role
 control for full duplex conversational speech models"; the order and the constants are those of
 NVIDIA/personaplex (``moshi/models/lm.py``, ``moshi/server.py``). During the prompt the caller's side is a
-quiet sine. The text is fed one token a frame while the model's own audio is silence; elsewhere the text is
-padding.
+quiet sine. The text is fed at one token per frame while the model's own audio is silence; in the other parts
+the text is padding.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from antiphon.models.spec import LMSpec, ModelSpec
 IntArray: TypeAlias = NDArray[np.int32]
 
 SHORTEST_FRAMES = 2
-"""Minimum frames of a prompt, since the model ignores the first frame's content."""
+"""Minimum number of frames of a prompt, because the model ignores the content of the first frame."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
     """The tokens of T frames, all forced.
 
-    ``frames`` is int32 ``[T, 1 + n_q]``: text, the model's own voice, its input. Two fields may replace part
-    of them. ``voice`` is float32 ``[V, frame_samples]``: its codes are the own voice of the first V frames.
-    ``embedded`` is float32 ``[E, dim]``: the model's first E inputs, embedded already. A tts model gets only
-    ``speakers``, float32 ``[V, T, width]``: the voices; or ``keys_values``, float32 ``[layers, 2, T, heads,
-    head_dim]``: its state after a voice; or ``voice``, the recording. ``key`` is a hash of the content:
-    prompts with equal keys are equal.
+    ``frames`` is int32 ``[T, 1 + n_q]``: text, the model's own voice, its input. ``voice`` and ``embedded``
+    may replace part of them. ``voice`` is float32 ``[V, frame_samples]``: its codes are the model's own voice
+    in the first V frames. ``embedded`` is float32 ``[E, dim]``: the model's first E inputs, already embedded.
+    A tts model gets only one of three fields: ``speakers``, float32 ``[V, T, width]``, has the voices;
+    ``keys_values``, float32 ``[layers, 2, T, heads, head_dim]``, has its state after a voice; ``voice`` has
+    the recording. ``key`` is a hash of the content: prompts with equal keys are equal.
     """
 
     frames: IntArray
@@ -76,7 +76,7 @@ def check_prompt(prompt: Prompt, lm: LMSpec) -> None:
 
     Raises:
         UnsupportedError: streams or tokens that the model does not have, a length below ``SHORTEST_FRAMES``
-            or above its context, or delays that would force more than the frame after the prompt.
+            or above its context, or delays that would force tokens beyond the frame after the prompt.
     """
     if lm.delays[0] != 0 or lm.max_delay > 1:
         raise UnsupportedError(
@@ -112,7 +112,7 @@ def check_prompt(prompt: Prompt, lm: LMSpec) -> None:
 
 PERSONA_FAMILY: Final = "personaplex"
 SILENCE_CODES: Final = (948, 243, 1178, 546, 1736, 1030, 1978, 2008)
-"""Mimi's codes for silence, once it has settled."""
+"""Mimi's codes for silence, after it has settled."""
 SINE_CODES: Final = (430, 1268, 381, 1611, 1095, 1495, 56, 472)
 """Mimi's codes for a sine of 440 Hz, which stands for an absent caller in training."""
 PAUSE_S: Final = 0.5
@@ -125,8 +125,8 @@ SYSTEM_TAG: Final = "<system>"
 class VoicePrompt:
     """The voice of a persona, as a recording or as embeddings.
 
-    ``pcm`` is float32 ``[V, frame_samples]``. ``embedded`` is float32 ``[V - 1, dim]`` and ``codes`` int32
-    ``[2, 1 + n_q]``: the voice's last two frames, whose delayed tokens are fed later.
+    ``pcm`` is float32 ``[V, frame_samples]``. ``embedded`` is float32 ``[V - 1, dim]``. ``codes`` is int32
+    ``[2, 1 + n_q]``: the last two frames of the voice, whose delayed tokens are fed later.
     """
 
     pcm: FloatArray | None = None
@@ -147,7 +147,7 @@ def takes_persona(spec: ModelSpec) -> bool:
 
 
 def wrap_text(text: str) -> str:
-    """A text between the two tags of its training, unless it has them already."""
+    """A text between the two tags that the model was trained with, unless the text already has them."""
     text = text.strip()
     if text.startswith(SYSTEM_TAG) and text.endswith(SYSTEM_TAG):
         return text
@@ -155,7 +155,7 @@ def wrap_text(text: str) -> str:
 
 
 def persona_prompt(spec: ModelSpec, text_tokens: Sequence[int], voice: VoicePrompt | None = None) -> Prompt:
-    """The prompt of a persona; ``text_tokens`` are those of the wrapped text, or empty.
+    """The prompt of a persona; ``text_tokens`` are the tokens of the wrapped text, or empty.
 
     Raises:
         UnsupportedError: a model of another family, a codec without PersonaPlex's codes, or a prompt longer

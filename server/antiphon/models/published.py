@@ -111,7 +111,9 @@ FAMILIES: Final[Mapping[str, PipelineKind]] = {
 }
 
 POCKET: Final = "pocket"
-"""The family of Pocket-TTS, which has another layout: a YAML configuration, or a manifest with graphs."""
+"""The name of the family of Pocket-TTS, which has another layout: a YAML configuration, or a manifest with
+graphs.
+"""
 
 TRANSLATING: Final = frozenset({"hibiki"})
 """The families of speech translation."""
@@ -142,15 +144,15 @@ LM_KEYS: Final = frozenset(
     [*_WORDS.split(), *_TRANSFORMER_WORDS.split()]
     + [f"depformer_{word}" for word in _TRANSFORMER_WORDS.split()]
 )
-"""Every argument of a published language model: LMModel's own, and its two transformers'."""
+"""Every argument of a published language model: arguments of LMModel, and of its two transformers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedConfig:
     """A parsed ``config.json``: file names by role, LM arguments (None: no LM), the rest.
 
-    ``lm`` is the published arguments unchanged. ``names`` has, for roles missing in the file, the file names
-    of Moshi 7B.
+    ``lm`` has the published arguments unchanged. For roles that the file does not name, ``names`` has the
+    file names of Moshi 7B.
     """
 
     names: Mapping[str, str]

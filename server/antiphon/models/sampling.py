@@ -17,15 +17,15 @@ from antiphon.models.spec import LMSpec
 from antiphon.values import ValueRule
 
 RECENT_WORDS: Final = 256
-"""Words kept for the repetition penalty; a session may request 200."""
+"""Number of words kept for the repetition penalty, the largest number that a session may request."""
 
 
 class RowParameters:
     """The sampling parameters of each row; see docs/sampling.md.
 
-    Columns by name, by text and audio, by row. ``floats`` float32 ``[4, 2, S]`` are temperature, its inverse
-    (1 where it is 0), the penalty and its inverse, and the text's pad_mult. ``integers`` int64 ``[3, 2, S]``
-    are top-k, the seed's 64 bits, and the number of words in the text's penalty.
+    The axes are the parameter, text and audio, and the row. ``floats`` float32 ``[4, 2, S]`` are temperature,
+    its inverse (1 where it is 0), the penalty and its inverse, and the text's pad_mult. ``integers`` int64
+    ``[3, 2, S]`` are top-k, the seed's 64 bits, and the number of words in the text's penalty.
     """
 
     def __init__(self, rows: int) -> None:
@@ -72,7 +72,9 @@ TEXT_STREAM = 0
 
 @dataclass(frozen=True, slots=True)
 class SamplingParameters:
-    """The sampling parameters of one session. Temperature 0 is greedy, ``repetition_penalty`` 1 is none."""
+    """The sampling parameters of one session. Temperature 0 means greedy, ``repetition_penalty`` 1 means no
+    penalty.
+    """
 
     text_temperature: float = 0.7
     text_topk: int = 25
@@ -125,10 +127,10 @@ def check_parameters(parameters: SamplingParameters) -> None:
 
 
 def penalise(logits: FloatArray, recent: IntArray, penalty: FloatArray) -> FloatArray:
-    """Lower the logits of recent tokens, each once: a copy of ``logits`` ``[B, V]``.
+    """Lower the logits of recent tokens in a copy of ``logits`` ``[B, V]``; a repeated token counts once.
 
-    ``recent`` is int32 ``[B, C]``, -1 for none; ``penalty`` is float32 ``[B]``, 1 for none. A positive logit
-    is multiplied by float32(1) / penalty, any other by penalty.
+    ``recent`` is int32 ``[B, C]`` (-1: no token); ``penalty`` is float32 ``[B]`` (1: no penalty). A positive
+    logit is multiplied by float32(1) / penalty, any other by penalty.
     """
     row, place = np.nonzero((recent >= 0) & (recent < logits.shape[1]))
     token = recent[row, place]
@@ -151,11 +153,12 @@ def sample(
     pad_id: int | None = None,
     pad_mult: ArrayLike = 0.0,
 ) -> IntArray:
-    """Choose one token a row: float32 ``[B, V]`` gives int32 ``[B]``. No row influences another.
+    """Choose one token for each row, from logits float32 ``[B, V]`` to int32 ``[B]``. No row influences
+    another.
 
     ``temperature`` (float32, 0 is greedy), ``topk`` (0 is all), ``seed`` (uint64) and ``step`` (from 0 since
-    the row's start) are ``[B]`` or one for all. ``pad_mult`` is added to the logit of ``pad_id`` after the
-    temperature. NaN counts as minus infinity. Ties select the lowest id.
+    the row's start) are ``[B]``, or one value for all rows. ``pad_mult`` is added to the logit of ``pad_id``
+    after the temperature. NaN counts as minus infinity. Ties select the lowest id.
     """
     rows, vocabulary = logits.shape
     temperature = np.broadcast_to(np.asarray(temperature, dtype=np.float32), rows)
@@ -192,7 +195,9 @@ def _race(
 
 
 def largest(values: FloatArray, k: int) -> NDArray[np.int64]:
-    """Indices of the k largest values of each row ``[B, V]``, ascending ``[B, k]``; ties to the lowest."""
+    """Indices of the k largest values of each row ``[B, V]``, ascending ``[B, k]``; ties select the lowest
+    index.
+    """
     rows, width = values.shape
     if k == width:
         return np.broadcast_to(np.arange(width), (rows, width))
@@ -212,10 +217,10 @@ TEXT, AUDIO = 0, 1
 class RowSampler:
     """Chooses the tokens of each row by that row's own parameters, seeds and step.
 
-    A call names its rows, int32 ``[m]``, each once; all arrays are in their order.
+    A call names its rows, int32 ``[m]``, each once; all arrays are in the order of these rows.
 
-    State, row first: ``words`` int32 ``[rows, RECENT_WORDS]``, the newest last, -1 for none yet: the text for
-    the repetition penalty (docs/sampling.md, section 4).
+    State, row first: ``words`` int32 ``[rows, RECENT_WORDS]``: the text for the repetition penalty, with the
+    newest word last and -1 for no word (docs/sampling.md, section 4).
     """
 
     def __init__(self, spec: LMSpec, rows: int) -> None:
@@ -236,7 +241,8 @@ class RowSampler:
     def text(self, rows: IntArray, logits: FloatArray, steps: NDArray[np.int64]) -> IntArray:
         """Choose a text token for each row, int32 ``[m]``, and store the words.
 
-        ``logits`` is float32 ``[m, text_card]``, ``steps`` int64 ``[m]`` the rows' steps since their reset.
+        ``logits`` is float32 ``[m, text_card]``, ``steps`` int64 ``[m]`` is the number of steps of each row
+        since its reset.
         """
         given = self._given
         chosen = sample(
@@ -269,11 +275,11 @@ class RowSampler:
     def voice_race(
         self, rows: IntArray, steps: NDArray[np.int64], noise: FloatArray
     ) -> tuple[FloatArray, NDArray[np.int64]]:
-        """All inputs of a frame's audio tokens except the logits, for sampling on the device.
+        """The inputs for sampling a frame's audio tokens on the device, except for the logits.
 
-        ``noise`` float32 ``[m, codebooks, card]`` is filled. Returns, per row, ``1 / temperature`` float32
-        and top-k int64 from 1 to ``card``. The token is the one with the largest ``logit / temperature +
-        noise`` of the top k; for a greedy row it is the top one, without noise.
+        ``noise`` float32 ``[m, codebooks, card]`` is filled. Returns for each row ``1 / temperature``
+        (float32) and the top-k (int64, from 1 to ``card``). The token is the one with the largest ``logit /
+        temperature + noise`` among the top k. For a greedy row it is the one with the largest logit.
         """
         _, codebooks, card = noise.shape
         topk = self._given.integers[0, AUDIO, rows]

@@ -3,8 +3,8 @@
 Zeghidour et al. 2025, "Streaming sequence-to-sequence learning with delayed streams modeling", section 3.3;
 the rules are those of ``StateMachine`` and of ``script_to_entries`` in ``moshi/models/tts.py`` of
 kyutai-labs/moshi. A caller's text becomes entries: words, and ``<break time="1.5s"/>``. The model requests
-each next word; then the script feeds the word's tokens, one a step. Models with a second text stream get,
-with a word, the one ``lookahead`` words later.
+each word; the script then feeds the word's tokens, one per step. Models with a second text stream also get
+the word that is ``lookahead`` words later.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from antiphon.models.spelling import Speller
 from antiphon.models.strict import check_type
 
 NEW_WORD: Final = 0
-"""The model's token that requests the next word, and its input when it gets one."""
+"""The model's output token that requests the next word; it is also the model's input when it gets a word."""
 NOTHING: Final = -1
-"""Value of the second stream for no token."""
+"""Value of the second stream that means no token."""
 
 MAX_DELAY_S: Final = 60.0
 MAX_LOOKAHEAD: Final = 16
-"""Limits on the delay and the look-ahead of a model, above those of any known one."""
+"""Limits on the delay and the look-ahead of a model, above the values of any known model."""
 
 SPARE_WORDS: Final = 8
-"""Words that a row buffers in addition to its look-ahead: more than it can start within one tick."""
+"""Words that a row buffers in addition to its look-ahead: more words than it can start within one tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextEntry:
-    """One word for a tts row: its token ids, steps before the next word, and whether the text ends here.
+    """One word for a tts row: its token ids, the number of steps before the next word, and whether the text
+    ends with it.
 
     Without tokens it is a pause of ``padding_frames``, or, with ``is_last``, only the end, or a text that is
     not spoken.
@@ -55,7 +56,7 @@ class TextEntry:
 
 
 class Choices(NamedTuple):
-    """The tokens fed to the model after it has requested a word, and otherwise."""
+    """The tokens fed to the model if it has requested a word, and if it has not."""
 
     word: int
     pad: int
@@ -63,12 +64,13 @@ class Choices(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScriptRules:
-    """The form of the script in a model's training.
+    """The rules of the script that a model was trained with.
 
-    ``entries`` is the size of its text table, for packing two tokens into one. Audio comes ``audio_delay``
-    steps after its text, the last codebook ``acoustic_delay`` steps later still. ``max_padding``: steps after
-    which it gets a word without a request. ``initial_padding``: steps before the first word, so that it is
-    not cut. ``final_padding``: steps of sound after the end.
+    ``entries`` is the size of its text table; two tokens are packed into one with it. Audio comes
+    ``audio_delay`` steps after its text, and the last codebook another ``acoustic_delay`` steps later.
+    ``max_padding`` is the number of steps after which the model gets a word without a request.
+    ``initial_padding`` steps come before the first word, so that it is not cut. ``final_padding`` steps of
+    sound follow the end.
     """
 
     entries: int
@@ -85,8 +87,8 @@ class ScriptRules:
         """The rules of a model, from its ``tts_config``.
 
         Raises:
-            CheckpointFormatError: a delay or a lookahead out of range.
-            UnsupportedError: a model of another kind, or one of two voices in one.
+            CheckpointFormatError: a delay or a lookahead out of range. UnsupportedError: the model is of
+            another kind, or combines two voices.
         """
         if spec.lm is None:
             raise UnsupportedError(f"{spec.name} has no language model")
@@ -112,7 +114,7 @@ class ScriptRules:
 
     @property
     def first_sound(self) -> int:
-        """The first step after which all codebooks of a frame are complete."""
+        """The first step after which a frame has all of its codebooks."""
         return self.audio_delay + self.acoustic_delay
 
 
@@ -120,9 +122,9 @@ class ScriptRules:
 class Script:
     """The position of one speaker in its text. Each step is :attr:`choices`, the model, :meth:`advance`.
 
-    ``step`` counts the steps taken. Every entry has an index, in order; ``begun`` has (step, index) of
-    entries that were started and whose audio is not complete. ``end_step`` is the step of the model's first
-    request after the last word.
+    ``step`` counts the steps taken. Entries are numbered in order; ``begun`` has (step, index) of the entries
+    that were started and whose audio is not complete. ``end_step`` is the step of the model's first request
+    after the last word.
     """
 
     rules: ScriptRules
@@ -163,7 +165,7 @@ class Script:
         """A script under ``rules`` that continues where :meth:`to_bytes` was called.
 
         Raises:
-            UnsupportedError: the bytes are no script.
+            UnsupportedError: the bytes are not a script.
         """
         try:
             values = json.loads(data)
@@ -182,7 +184,9 @@ class Script:
 
     @property
     def has_room(self) -> bool:
-        """Whether more entries should be added; few are kept here, since the others wait elsewhere."""
+        """Whether more entries should be added. The script keeps few entries; the others wait in the
+        session.
+        """
         return len(self._entries) < self.rules.lookahead + SPARE_WORDS
 
     def add(self, entries: tuple[TextEntry, ...]) -> None:
@@ -220,7 +224,7 @@ class Script:
 
     @property
     def is_silent(self) -> bool:
-        """Whether the next step makes no audio token yet, but only reads text."""
+        """Whether the next step only reads text and makes no audio token."""
         return self.step < self.rules.audio_delay
 
     @property
@@ -260,7 +264,9 @@ class Script:
         return (second + 1) * self.rules.entries + first
 
     def advance(self, token: int) -> None:
-        """Advance after the model was fed the tokens of :attr:`choices` and output ``token``."""
+        """Advance by one step, in which the model got the tokens of :attr:`choices` and returned
+        ``token``.
+        """
         is_pad = True
         if self._gives_word(asked=token == NEW_WORD):
             is_pad = not (self._begin_entry() if self._entries else self._end())
@@ -298,7 +304,9 @@ class Script:
         return True
 
     def heard(self, frame: int) -> int | None:
-        """The index of the entry that begins in audio frame ``frame``, counted from 0; None for none."""
+        """The index of the entry that begins in audio frame ``frame``, counted from 0; None if no entry
+        begins there.
+        """
         if not self.begun or self.begun[0][0] != frame:
             return None
         return self.begun.popleft()[1]
@@ -306,16 +314,16 @@ class Script:
 
 MAX_BREAK_S: Final = 10.0
 MAX_WORD_TOKENS: Final = 256
-"""Most tokens of a word, twenty seconds of speech."""
+"""Maximum number of tokens of a word, twenty seconds of speech."""
 
 PIECE_WORDS: Final = 64
-"""Words tokenised at once: 1 ms of the event loop's time, or 4 ms if all are respelled."""
+"""Number of words tokenised at once: 1 ms of the event loop's time, or 4 ms if all words are respelled."""
 
 SPEAKER: Final = 1
 """The token before the first word of a model with several voices, which selects the first voice."""
 
 PADDING_BETWEEN: Final = 1
-"""Steps between the tokens of a word and the next word: articulation becomes a little clearer."""
+"""Steps between the tokens of a word and the next word; they make the articulation a little clearer."""
 
 _PARTS: Final = re.compile(
     r'<break\s+time="([0-9]{1,9}(?:\.[0-9]{0,9})?)(m?)s"\s*/?>|\s+'

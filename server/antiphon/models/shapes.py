@@ -54,10 +54,11 @@ def build_spec(
 ) -> ModelSpec:
     """Make the spec of a model from its configuration and the headers of its weights.
 
-    ``headers`` maps the role "mimi", and "lm" and "lora" if present, to tensor infos. ``mimi_config`` None is
-    the full-size Mimi. ``codebooks`` overrides the number of RVQ levels in use, ``parameters`` the count
-    (packed weights contain fewer numbers than the model has parameters). Raises CheckpointFormatError, with
-    both numbers, if the configuration and the weights disagree.
+    ``headers`` maps the role "mimi", and "lm" and "lora" if present, to tensor infos. ``mimi_config`` None
+    means the full-size Mimi. ``codebooks`` overrides the number of RVQ levels in use. ``parameters``
+    overrides the counted number of parameters, because packed weights contain fewer numbers than the model
+    has parameters. Raises CheckpointFormatError, with both numbers, if the configuration and the weights
+    disagree.
     """
     mimi_config = MIMI_CONFIG if mimi_config is None else mimi_config
     _check_generation(config.generation.get("lm_gen_config", {}), name)
@@ -91,9 +92,9 @@ def lm_spec(
 ) -> LMSpec:
     """Make the spec of a language model, checked against its weights if their header is given.
 
-    If the weights have more depformer steps or extra heads than the configuration, the weights are right. A
-    duplex model with a depformer step for every audio stream has PersonaPlex's layout: the second half of its
-    steps predicts its next input, which is unused.
+    If the weights have more depformer steps or extra heads than the configuration, the numbers of the weights
+    apply. A duplex model with a depformer step for every audio stream has PersonaPlex's layout: the second
+    half of its steps predicts its next input, and the server does not use it.
     """
     present = {key: config[key] for key in _REQUIRED if key in config}
     check_keys(present, f"{where}: config", required=_REQUIRED)
@@ -197,7 +198,7 @@ def mimi_spec(
 ) -> MimiSpec:
     """Make the spec of a Mimi with ``codebooks`` RVQ levels in use (None: upstream's 8, or all).
 
-    Raises CheckpointFormatError if there are fewer levels, or the weights have others.
+    Raises CheckpointFormatError if there are fewer levels, or if the weights have another number of levels.
     """
     where = f"{where}: Mimi config"
     check_keys(config, where, required=_MIMI_KEYS)

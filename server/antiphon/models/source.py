@@ -84,7 +84,7 @@ def open_repository(ref: str) -> Repository:
     """Find ``hf://owner/repo[@revision]``, fetch its configuration, and pin it to its commit.
 
     Raises CheckpointFormatError for a malformed name, MissingExtraError without the hub's client, and
-    CheckpointNotFoundError if there is no such repository or it cannot be reached.
+    CheckpointNotFoundError if the repository does not exist or cannot be reached.
     """
     repo, _, revision = ref.removeprefix(HUB_PREFIX).partition("@")
     if repo.count("/") != 1 or not all(repo.split("/")):
@@ -186,8 +186,8 @@ class Folder:
     """A local folder.
 
     Names may point outside of it (``../echo/mimi.safetensors``), unless there is a ``bound``: the folder that
-    must contain every file, with links followed. ``beside`` is a second folder, for files that this one
-    lacks.
+    must contain every file, with links followed. ``beside`` is a second folder, which is searched for files
+    that the first one lacks.
     """
 
     root: Path
@@ -208,7 +208,7 @@ class Folder:
         """The file's path, or None if there is no such file. A prefix ``file://`` is ignored.
 
         Raises:
-            CheckpointFormatError: it is outside of the bound.
+            CheckpointFormatError: the file is outside of the bound.
         """
         name = name.removeprefix(FILE_PREFIX)
         path = self.root / name
@@ -237,7 +237,7 @@ def outside(folder: str, name: str) -> CheckpointFormatError:
 
 
 def resolve(source: FileSource, name: str) -> Path:
-    """The path of a required file; ``hf://owner/repo/file`` is one of another repository.
+    """The path of a required file; ``hf://owner/repo/file`` names a file of another repository.
 
     Raises CheckpointNotFoundError if it does not exist or the hub cannot be reached, and
     CheckpointFormatError if it is outside of a confined folder.

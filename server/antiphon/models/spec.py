@@ -1,4 +1,4 @@
-"""The specification of a model without its weights: shapes, rates, delays, and its pipeline."""
+"""The specification of a model, without its weights: shapes, rates, delays, and the pipeline."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PipelineKind(StrEnum):
 
 
 LIVE_KINDS: Final = tuple(kind for kind in reversed(PipelineKind) if kind.is_live)
-"""The kinds that hold a conversation, duplex language models first."""
+"""The kinds that hold a conversation; duplex language models come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class LMSpec:
 
     @property
     def max_delay(self) -> int:
-        """Frames between the sampling of a token and its audio: the largest delay."""
+        """Number of frames between the sampling of a token and its audio: the largest delay."""
         return max(self.delays)
 
     @property
@@ -106,7 +106,7 @@ class LMSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model from the view of the engine and its callers. ``lm`` is None for a plain codec."""
+    """A model as the engine and its callers see it. ``lm`` is None for a plain codec."""
 
     name: str
     kind: PipelineKind
@@ -143,5 +143,5 @@ class ModelSpec:
 
     @property
     def delay_frames(self) -> int:
-        """Input frames at the start of a session that have no reply, by design."""
+        """Number of input frames at the start of a session that by design have no reply."""
         return self.lm.max_delay if self.lm is not None and self.kind is PipelineKind.DUPLEX else 0

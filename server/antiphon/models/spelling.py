@@ -1,9 +1,9 @@
 """Spells a caller's word in the letters of a synthesiser's vocabulary, and finds the rest that it cannot
 speak.
 
-A word of the vocabulary stays unchanged. Any other word is respelled with compatible forms (NFKC), plain
-quotes and dashes, and English words for figures, without invisible characters and accents. The model would
-speak other unknown characters as silence, so the server reports them.
+A word of the vocabulary stays unchanged. Any other word is respelled: with compatible forms (NFKC), plain
+quotes and dashes, English words for figures, and without invisible characters and accents. The model cannot
+speak other unknown characters, so the server reports them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ MAX_NAMED_CHARS: Final = 40
 """Limits on the number of unspoken words that are named, and on their length; all are counted."""
 
 MAX_SPELLED: Final = 64
-"""Most letters of a respelled word, before and after: a longer one would block the event loop."""
+"""Maximum number of letters of a respelled word, before and after respelling; a longer word would block the
+event loop.
+"""
 
 MAX_IN_WORDS: Final = 4
-"""Most digits of a number that is spoken as a word; a longer one is spoken digit by digit."""
+"""Maximum number of digits of a number that is spoken as a word; a longer number is spoken digit by digit."""
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -57,8 +59,9 @@ hyphens."""
 _RANGE: Final = re.compile(
     r"([(\['\"]*)(0|[1-9][0-9]{0,3})[-\u2012-\u2015](0|[1-9][0-9]{0,3})([)\]'\".,;:!?%]*)"
 )
-"""A word of two numbers and a dash is a range if it ascends, as in 5-10. A difference is written with spaces,
-in a formula, or descends, as in 10-5."""
+"""A word of two numbers and a dash is a range if it ascends, as in 5-10. With spaces, in a formula, or
+descending as in 10-5, it is a difference.
+"""
 _TIME: Final = re.compile(r"(?<![0-9:_.,])([01]?[0-9]|2[0-3]):([0-5][0-9])(?![0-9:_]|[.,][0-9])")
 """A time of day, in hours and minutes."""
 _NUMBER: Final = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.([0-9]+))?")
@@ -69,11 +72,11 @@ _SMALL: Final = ("<super>", "<sub>", "<fraction>")
 _UNNAMED: Final = frozenset("CMPZ")
 """Unicode's categories that can be removed: marks, punctuation, blanks and control characters."""
 _NAMED: Final = frozenset("&%@#/\\")
-"""Punctuation that is spoken as a word; a separate ``*`` is such a word, next to a word it is emphasis."""
+"""Punctuation that is spoken as a word; a separate ``*`` is spoken, but next to a word it is emphasis."""
 
 
 class Spelling(NamedTuple):
-    """The spoken form of a word, as words, and the rest."""
+    """The spoken form of a word, as words, and the unspoken rest."""
 
     words: list[str]
     lost: list[str]
@@ -88,7 +91,7 @@ class Unspoken:
         self.names: list[str] = []
 
     def add(self, words: Iterable[str]) -> None:
-        """Count words, and keep those that are new."""
+        """Count unspoken words, and store the new ones."""
         for word in words:
             self.count += 1
             name = word[:MAX_NAMED_CHARS]
@@ -96,7 +99,7 @@ class Unspoken:
                 self.names.append(name)
 
     def error(self) -> ProtocolError:
-        """The error for a text without any word that can be spoken."""
+        """The error for a text of which no word can be spoken."""
         return ProtocolError(
             f"this model cannot speak any word of this text: {', '.join(map(repr, self.names))}"
         )

@@ -57,10 +57,10 @@ def check_type(value: Any, types: Types, where: str) -> None:
 
 
 def read_record(kind: type[T], values: Any, where: str, joint: str = ".") -> T:
-    """The dataclass ``kind`` from an object with a key for each field; those with a default may be absent.
+    """The dataclass ``kind`` from an object with a key for each field; fields with a default may be absent.
 
-    Fields are JSON values, dataclasses, or tuples and mappings of either. Messages have ``joint`` between
-    ``where`` and the keys of inner objects. Raises CheckpointFormatError as :func:`check_keys`.
+    Fields are JSON values, dataclasses, or tuples and mappings of either. In messages ``joint`` stands
+    between ``where`` and the keys of inner objects. Raises CheckpointFormatError as :func:`check_keys`.
     """
     hints, required, optional = get_type_hints(kind), dict[str, Types](), dict[str, Types]()
     for item in fields(kind):  # type: ignore[arg-type]

@@ -1,10 +1,10 @@
 """Reads the tensors of a ``torch.save`` file without torch, and without executing its pickle.
 
 Such a file is a zip archive: a pickle that describes a dictionary of tensors, and one file of raw values for
-each storage. Every size is checked before memory is allocated for it, so that a voice from an untrusted
-source can be opened. Python's own unpickler calls the functions and allocates the memory that a pickle names.
-This one supports a dozen opcodes, rejects all others, calls no function, and keeps only values from the bytes
-themselves.
+each storage. Every size is checked before memory is allocated for it, so it is safe to open a voice from an
+untrusted source. Python's own unpickler calls the functions and allocates the memory that a pickle names.
+This module supports a dozen opcodes and rejects all others. It calls no function, and keeps only values that
+are in the bytes themselves.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError
 
 MAX_DIMENSIONS: Final = 8
-"""Most dimensions of a tensor: a voice has four, numpy allows 64."""
+"""Maximum number of dimensions of a tensor: a voice has four, numpy allows 64."""
 
 MAX_QUOTED: Final = 80
-"""Most characters of a name that an error quotes."""
+"""Maximum number of characters of a name that an error quotes."""
 
 _MARK: Final = object()
 _REBUILD: Final = "torch._utils _rebuild_tensor_v2"
@@ -36,7 +36,7 @@ _ORDERED: Final = "collections OrderedDict"
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A view of storage ``key``, in elements: its offset, its shape and its strides, none negative."""
+    """A view of storage ``key``, in elements: its offset, shape and strides, which are not negative."""
 
     storage_type: str
     key: str
@@ -61,7 +61,7 @@ class _Storage:
 def read_pickle(data: bytes) -> Any:
     """The values in a pickle: dictionaries, tuples, numbers, text and :class:`StoredTensor`.
 
-    ValueError: it is damaged, or has an opcode that a dictionary of tensors does not need.
+    Raises:
         ValueError: it is damaged, or has an opcode that no dictionary of tensors needs.
     """
     machine = _Machine()
@@ -208,7 +208,7 @@ MAX_BYTES: Final = 1 << 28
 """Limit on a file, on its storages and on its tensors; a voice takes far less than 256 MiB."""
 
 MAX_PICKLE_BYTES: Final = 65_536
-"""Limit on the pickle: a tensor takes about a hundred bytes of it, and a voice has two tensors."""
+"""Limit on the pickle: a tensor takes about a hundred bytes, and a voice has two tensors."""
 
 _STORAGES: Final = {
     "FloatStorage": "<f4",

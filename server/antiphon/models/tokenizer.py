@@ -43,7 +43,7 @@ def open_tokenizer(path: Path, *, padding_id: int = 3) -> Tokenizer:
 
     Raises:
         CheckpointNotFoundError, CheckpointFormatError: the file does not exist, or has another format.
-        MissingExtraError: the reader of the second is not installed.
+        MissingExtraError: the reader of ``tokenizer.json`` is not installed.
     """
     if path.is_file():
         with path.open("rb") as file:
@@ -99,8 +99,8 @@ class JsonTokenizer:
         """Read the file.
 
         Raises:
-            CheckpointFormatError: it is no tokenizer.
-            MissingExtraError: its reader is not installed.
+            CheckpointFormatError: the file is not a tokenizer. MissingExtraError: its reader is not
+            installed.
         """
         try:
             from tokenizers import Tokenizer as Reader

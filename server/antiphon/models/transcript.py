@@ -5,10 +5,10 @@ boundary between words; every other token is a piece of a word. Text lags behind
 model's training. The rules for word boundaries follow ``moshi::asr::State`` (rust/moshi-core/src/asr.rs of
 kyutai-labs/moshi); the delay and the silence before the audio are ``stt_config`` of the checkpoint.
 
-A marker is a position in the caller's audio. It is returned when the words before it are transcribed: after
-the frames up to it, plus the text's delay, and not within a word. If the caller sends no more audio, silence
-replaces it. This *flush padding* runs on a copy of the row's state and of the started words, so that the
-caller's later audio continues without it.
+A marker is a position in the caller's audio. The server returns it when the words before it are transcribed.
+This is after the marker's frame plus the delay of the text, and not within a word. If the caller sends no
+more audio, silence replaces the missing audio. This *flush padding* runs on a copy of the row's state and of
+the started words, so that later audio continues as if there had been no silence.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MAX_DELAY_S: Final = 60.0
 PREFIX_FRAMES: Final = 2
 """Frames of silence before the audio if the checkpoint states none: the model reads the second of them.
 
-Without that one, ``tiny-stt`` transcribed nothing of 51 of 120 questions that began with the audio; with it,
-of 3.
+With only one frame, ``tiny-stt`` transcribed nothing of 51 of 120 questions that began at the start of the
+audio; with two frames, nothing of 3.
 """
 
 MAX_WORD_TOKENS: Final = 256
@@ -39,9 +39,10 @@ MAX_WORD_TOKENS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word that began at ``start_s`` of the caller's audio; its first token was output at ``step``.
+    """A word that began at ``start_s`` of the caller's audio. Its first token was the output of step
+    ``step``.
 
-    It was complete at ``end_s`` of the audio, a frame after its last token.
+    The word was complete at ``end_s`` of the audio, a frame after its last token.
     """
 
     text: str
@@ -64,9 +65,9 @@ WordEvent: TypeAlias = Word | WordEnd
 class SpeechTiming:
     """The times of a recogniser's tokens.
 
-    A session begins with ``prefix_frames`` of silence that the caller has not sent. There is at least one,
-    since the model ignores the first frame of a session (its input is the initial tokens, as in upstream's
-    ``LMGen``), which must not be the caller's. ``delay_s`` is the delay of text against audio.
+    A session begins with ``prefix_frames`` of silence that the caller has not sent. There is at least one
+    such frame, because the model ignores the first frame of a session: its input there is the initial tokens,
+    as in upstream's ``LMGen``. ``delay_s`` is the delay of text against audio.
     """
 
     frame_s: float
@@ -78,7 +79,7 @@ class SpeechTiming:
         """The timing in a checkpoint's ``stt_config``, or no delay and ``PREFIX_FRAMES`` of silence.
 
         Raises:
-            CheckpointFormatError: a time that is no number from 0 to ``MAX_DELAY_S``.
+            CheckpointFormatError: a time is not a number from 0 to ``MAX_DELAY_S``.
         """
         frame_s = spec.frame_ms / 1000.0
         config = spec.generation.get("stt_config", {})
@@ -95,7 +96,7 @@ class SpeechTiming:
 
     @property
     def delay_frames(self) -> int:
-        """Frames until the text of a frame is complete."""
+        """Number of frames until the text of a frame is complete."""
         return _frames_up(self.delay_s, self.frame_s)
 
     @property
@@ -104,7 +105,8 @@ class SpeechTiming:
         return self.prefix_frames - 2 + math.floor(self.delay_s / self.frame_s + 1e-6)
 
     def time_s(self, step: int) -> float:
-        """The time in the caller's audio of a boundary output at ``step``, to the millisecond.
+        """The time, in the caller's audio, of a word boundary that the model outputs at ``step``; rounded to
+        milliseconds.
 
         The model was trained to output at position p the text of frame p, given the audio before frame p. At
         step s it has the caller's frame s - prefix, so it is at position s - prefix + 1, and a boundary there
@@ -119,7 +121,7 @@ def _frames_up(seconds: float, frame_s: float) -> int:
 
 @dataclass(slots=True)
 class WordAssembler:
-    """Joins the tokens of one session into words. ``decode`` makes text of token ids.
+    """Joins the tokens of one session into words. ``decode`` turns token ids into text.
 
     ``step`` is the next step, counted from 0 with the silence. :meth:`fork` makes an independent copy.
     """
@@ -167,7 +169,7 @@ class WordAssembler:
         return events
 
     def finish(self, end_s: float) -> list[WordEvent]:
-        """End at ``end_s`` of the audio; returns the remaining words and word ends."""
+        """End the transcript at ``end_s`` of the audio; return the remaining words and word ends."""
         return [*self._tell(), *self._end(min(self.now_s, end_s))]
 
     def _tell(self) -> list[WordEvent]:
@@ -188,10 +190,10 @@ class WordAssembler:
 
 
 MAX_PATIENCE_FRAMES: Final = 12
-"""Frames, about a second, that a marker waits for the end of a word, in addition to the delay."""
+"""Frames, about a second, that a marker waits for the end of a word, in addition to the text's delay."""
 
 MAX_MARKERS: Final = 1024
-"""Most waiting markers of a caller: each costs a few bytes, and one per frame is enough."""
+"""Maximum number of waiting markers of a caller: each costs a few bytes, and one per frame is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +234,8 @@ class _Telling:
 class Transcript:
     """The words of one session. Not thread-safe.
 
-    :meth:`hear` takes the replies to the caller's frames (and to the silence before them),
-    :meth:`hear_padding` those to the silence after them.
+    :meth:`hear` takes the replies to the caller's frames and to the silence before them; :meth:`hear_padding`
+    takes the replies to the silence after them.
     """
 
     def __init__(
@@ -251,12 +253,12 @@ class Transcript:
 
     @property
     def steps(self) -> int:
-        """Replies so far, including those to the silence before the caller's audio."""
+        """Number of replies so far, including replies to the silence before the caller's audio."""
         return self._live.words.step
 
     @property
     def frames_heard(self) -> int:
-        """Whole frames of the caller's audio that were answered."""
+        """Number of whole frames of the caller's audio that were answered."""
         return max(0, self._frames(self._live.words))
 
     @property
@@ -292,7 +294,7 @@ class Transcript:
         return [*steps, *told, *self._complete(self._live.words)]
 
     def padding_frames_wanted(self) -> int:
-        """Frames of silence that the markers need after all audio was answered; 0 for none.
+        """Number of frames of silence that the markers need after all audio is answered; may be 0.
 
         The first of them completes an unfinished frame of the audio.
         """

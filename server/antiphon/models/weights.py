@@ -3,7 +3,7 @@
 Format: https://huggingface.co/docs/safetensors (8 bytes of little-endian header size, a JSON object of name
 -> dtype, shape, data_offsets, then the data).
 
-Published language models for mlx have other tensor names, those of kyutai-labs/moshi's ``moshi_mlx``
+Published language models for mlx have the tensor names of kyutai-labs/moshi's ``moshi_mlx``
 (``models/lm.py``, ``scripts/import_mlx.py``, ``scripts/quantize_mlx.py``): audio embeddings are
 ``audio_embs.N``, a norm's ``alpha`` is ``weight``, and each depformer step is a slice with all its weights,
 including those that it shares with other steps. A rounded matrix ``X.weight`` is uint32, with ``X.scales``
@@ -49,8 +49,8 @@ class TensorInfo:
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """Names, dtypes and shapes of the tensors in a safetensors file, without reading their data.
 
-    Raises CheckpointFormatError: not such a file, or its size differs from its header's (an interrupted
-    download).
+    Raises CheckpointFormatError: the file has another format, or its size is not that in its header (an
+    interrupted download).
     """
     try:
         with path.open("rb") as file:
@@ -97,7 +97,7 @@ def count_modules(tensors: Mapping[str, TensorInfo], prefix: str) -> int:
 
 
 USAGE_FLOOR: Final = 1e-5
-"""Minimum usage of a codebook before its averages are divided by it."""
+"""Lower bound of a codebook's usage, by which its averages are divided."""
 
 _CODEBOOK: Final = re.compile(r"quantizer\.(rvq_first|rvq_rest)\.vq\.layers\.(\d+)\._codebook\.(\w+)")
 _PROJECTION: Final = re.compile(r"quantizer\.\w+\.(in|out)put_proj\.weight")
@@ -146,7 +146,9 @@ def _codebook(part: str, level: int, book: dict[str, str]) -> Codebook:
 
 
 def own_names(names: Iterable[str], feed_forward: str) -> dict[str, str]:
-    """The internal name of each published one except the codebooks'; ``feed_forward`` is a layer's block."""
+    """The internal name of each published tensor, except for codebooks; ``feed_forward`` is the name of a
+    layer's block.
+    """
     renamed: dict[str, str] = {}
     for name in names:
         if _CODEBOOK.fullmatch(name):
@@ -159,13 +161,13 @@ def own_names(names: Iterable[str], feed_forward: str) -> dict[str, str]:
 
 
 def is_projection(name: str) -> bool:
-    """Whether a tensor ``[out, in, 1]`` is a matrix, between latents and codebooks."""
+    """Whether a tensor ``[out, in, 1]`` is a matrix between latents and codebooks."""
     return _PROJECTION.fullmatch(name) is not None
 
 
 AUDIO_EMBEDDINGS: Final = "audio_embs"
 MLX_NAMES: Final = ("model.q8.safetensors", "model.q4.safetensors")
-"""File names of a rounded language model without a configuration: groups of 64, and of 32."""
+"""File names of rounded language models that have no configuration: with groups of 64, and of 32."""
 SLICES: Final = "depformer.slices"
 _WORD_BITS: Final = 32
 _SLICE: Final = re.compile(r"^depformer\.slices\.(\d+)\.(.*)$")
@@ -177,7 +179,7 @@ _PER_SLICE_ALWAYS: Final = ("emb.", "linear_out.", "norm.")
 class Source:
     """The source of a tensor in a file: rows ``part`` of ``parts`` of the tensor called ``name``.
 
-    ``is_flat``: only its numbers are used, since its shape is ``[1, 1, dim]`` instead of ``[dim]``.
+    ``is_flat``: the tensor is reshaped, because its shape is ``[1, 1, dim]`` instead of ``[dim]``.
     """
 
     name: str
@@ -200,8 +202,8 @@ def is_mlx_layout(header: Mapping[str, TensorInfo]) -> bool:
 def unrounded_parameters(header: Mapping[str, TensorInfo], dim: object) -> int:
     """Number of weights that a rounded language model represents; 0 for a file that is not rounded.
 
-    The bits are those of its first layer, whose rows have ``dim`` numbers: in the published files all
-    matrices have the same. Files with exceptions have a manifest with the count.
+    The number of bits is computed from the first layer, whose rows have ``dim`` numbers. In the published
+    files all matrices have the same number of bits. A file with exceptions has a manifest with the count.
     """
     first = header.get("transformer.layers.0.self_attn.in_proj.weight")
     if first is None or first.is_floating or not isinstance(dim, int) or not is_mlx_layout(header):

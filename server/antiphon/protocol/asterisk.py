@@ -43,7 +43,7 @@ FORMATS: Final[Mapping[str, tuple[str, int]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class MediaStart:
-    """The first message, with the format and the bytes of a frame. ``is_json``: answers are JSON, too."""
+    """The first message, with the format and the bytes of a frame. ``is_json``: answers are JSON as well."""
 
     channel: str
     codec: str
@@ -77,7 +77,7 @@ def decode(message: bytes | str) -> AsteriskEvent | None:
     """A control message; None for one that needs no answer.
 
     Raises:
-        ProtocolError: it is invalid, or starts media in another format.
+        ProtocolError: the message is invalid, or starts media in an unsupported format.
     """
     if isinstance(message, bytes):
         raise ProtocolError(f"a binary message of {len(message)} bytes before MEDIA_START")

@@ -27,7 +27,7 @@ HEAD_BYTES: Final = 3
 UUID_BYTES: Final = 16
 SAMPLE_BYTES: Final = 2
 MAX_AUDIO_BYTES: Final = 16_384
-"""Bytes: a second at 8 kHz; Asterisk sends 20 ms a message."""
+"""Maximum bytes of audio in a message: a second at 8 kHz. Asterisk sends 20 ms a message."""
 
 LIMITS: Final[Mapping[int, int]] = MappingProxyType(
     {HANG_UP: 0, UUID: UUID_BYTES, DIGIT: 1, FAILED: 16, **dict.fromkeys(RATES, MAX_AUDIO_BYTES)}
@@ -69,10 +69,10 @@ AudioSocketMessage: TypeAlias = CallNamed | CallerAudio | CallerDigit | CallOver
 
 
 def size_of(data: bytearray) -> int | None:
-    """The bytes of the message at the start of ``data``, None while its head is incomplete.
+    """The length in bytes of the message at the start of ``data``; None while its head is incomplete.
 
     Raises:
-        ProtocolError: it is no message, or one that is too long.
+        ProtocolError: the bytes are not a message, or the message is too long.
     """
     limit = LIMITS.get(data[0])
     if limit is None:
@@ -107,5 +107,5 @@ def decode(message: bytes | str) -> AudioSocketMessage:
 
 
 def encode_audio(rate: int, pcm: bytes) -> bytes:
-    """Audio to play now, 20 ms of it."""
+    """Encode 20 ms of audio to be played now."""
     return bytes((KINDS[rate],)) + len(pcm).to_bytes(2, "big") + pcm

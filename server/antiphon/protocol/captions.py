@@ -53,7 +53,7 @@ def text_of(words: Iterable[TimedWord]) -> str:
 
 
 def segments_of(words: Sequence[TimedWord]) -> list[Segment]:
-    """Every word in order, in segments."""
+    """All words in order, grouped into segments."""
     found: list[list[TimedWord]] = []
     chars = 0
     for word in words:

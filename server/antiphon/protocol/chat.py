@@ -15,7 +15,7 @@ from antiphon.values import ValueRule, read_number
 E = TypeVar("E", bound=StrEnum)
 
 MAX_NAME_CHARS = 200
-"""Limit of a voice's name; a prompt may be as long as the request line allows."""
+"""Maximum length of a voice's name. The request line limits the length of a prompt."""
 
 
 class AudioFormat(StrEnum):
@@ -39,9 +39,9 @@ class ResumeMode(StrEnum):
 class ChatRequest:
     """The parsed query of one client.
 
-    ``wait_s`` is its longest wait in the queue. ``may_record`` is the caller's consent to a recording; the
-    default is none. ``extended`` clients get events and stamped audio; without it ``format`` is Ogg and
-    ``wait_s`` is 0.
+    ``wait_s`` is the longest time that the client waits in the queue. ``may_record`` is the caller's consent
+    to a recording; by default there is none. ``extended`` clients get events and stamped audio; for other
+    clients ``format`` is Ogg and ``wait_s`` is 0.
     """
 
     parameters: SamplingParameters
@@ -119,16 +119,16 @@ def parse_wait(query: Mapping[str, str], max_wait_s: float) -> float:
     """The seconds that a client waits in the queue, at most ``max_wait_s``; 0 by default.
 
     Raises:
-        ProtocolError: no number, or out of range.
+        ProtocolError: the value is not a number, or is out of range.
     """
     return float(_number("wait", query.get("wait", "0"), ValueRule(float, 0, max_wait_s)))
 
 
 def parse_set(fields: Mapping[str, Any], current: SamplingParameters) -> SamplingParameters:
-    """The parameters after a ``set`` event; others keep their values.
+    """The parameters after a ``set`` event; parameters that it does not name keep their values.
 
     Raises:
-        ProtocolError: no object ``parameters``, an unknown name in it, or a value that does not fit.
+        ProtocolError: ``parameters`` is not an object, or has an unknown name or an invalid value.
     """
     values = fields.get("parameters")
     if not isinstance(values, Mapping):
@@ -145,8 +145,8 @@ def parse_set(fields: Mapping[str, Any], current: SamplingParameters) -> Samplin
 def parameter_ranges() -> dict[str, dict[str, Any]]:
     """The range of each parameter, for clients that draw controls: as JSON, by name.
 
-    ``low`` and ``high``; ``is_whole``; ``zero_means``: the meaning of a 0 outside of the range, else "";
-    ``is_optional``: whether it may be null.
+    Each has ``low`` and ``high``; ``is_whole``; ``zero_means``, the meaning of a 0 that is outside of the
+    range, or ""; and ``is_optional``: whether it may be null.
     """
     return {
         name: {

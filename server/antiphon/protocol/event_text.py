@@ -19,8 +19,9 @@ MAX_EVENT_CHARS = 1_048_576
 """Longest event in characters: 16 seconds of audio, far more than clients send."""
 
 MAX_PLAIN_CHARS: Final = 524_288
-"""Longest event without audio, in characters, since it is parsed in full: the longest instructions, escaped,
-have 393,216."""
+"""Longest event without audio, in characters. Such an event is parsed in full; the longest instructions,
+escaped, have 393,216 characters.
+"""
 
 MAX_EXPLAINED_CHARS: Final = 65_536
 """Longest event with invalid base64 that is parsed to find the error, in characters."""
@@ -29,14 +30,14 @@ HEAD_CHARS: Final = 1024
 """Characters at the start of an event in which the name of its audio field is expected."""
 
 MAX_EVENT_ID_CHARS = 512
-"""Most characters of an id, the published limit."""
+"""Maximum number of characters of an id, the published limit."""
 
 
 LIFE_S: Final = 86_400
 
 
 def expiry_of(start_s: float) -> int:
-    """``expires_at`` of a session, which the APIs require, in seconds since 1970. Sessions have no limit."""
+    """``expires_at`` of a session, in seconds since 1970. The APIs require it, but sessions have no limit."""
     return int(start_s) + LIFE_S
 
 
@@ -78,7 +79,7 @@ def fields_of(text: str) -> Fields:
     """The fields of an event.
 
     Raises:
-        FieldError: text that is too long, is no JSON object, or has an invalid ``event_id``.
+        FieldError: the text is too long, is not a JSON object, or has an invalid ``event_id``.
     """
     if len(text) > MAX_EVENT_CHARS:
         raise FieldError(
@@ -106,7 +107,7 @@ def read_event(text: str, readers: Mapping[str, Callable[[Fields], E]]) -> E:
     """One event, parsed by the reader of its type; unknown fields are ignored.
 
     Raises:
-        FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
+        FieldError: the text is not a JSON object, the type is unknown, or a field cannot be used.
     """
     fields = fields_of(text)
     kind = fields.text("type", max_chars=1000)

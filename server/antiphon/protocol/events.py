@@ -106,7 +106,9 @@ def check_event(event: Event, *, sender: Sender) -> None:
 
 
 def queued(*, position: int, ahead: int, retry_after_s: int) -> Event:
-    """Waiting for a row: place in the queue from 0, callers ahead, and the estimated wait."""
+    """The call waits for a row: its position in the queue from 0, the number of callers ahead, and the
+    estimated wait.
+    """
     return Event("queued", {"position": position, "ahead": ahead, "retry_after_s": retry_after_s})
 
 
@@ -121,7 +123,7 @@ def ready(
     recorded: bool = False,
     resume: Mapping[str, Any] | None = None,
 ) -> Event:
-    """Admitted: the server processes audio from now on.
+    """The call is admitted: the server processes audio from now on.
 
     ``parameters`` is the result of :func:`chat.parameters_to_json`.
 
@@ -147,9 +149,9 @@ def resumed(
 ) -> Event:
     """The call continues here: ``input_frame`` is the first input frame that the server has not received.
 
-    ``token`` resumes it the next time. ``replay_from`` is the first frame whose audio may still arrive;
-    ``missed_frames`` earlier ones never reached the client. ``worker`` is the name of the worker that holds
-    the call.
+    ``token`` resumes the call the next time. ``replay_from`` is the first frame whose audio may still arrive;
+    ``missed_frames`` is the number of earlier frames that never reached the client. ``worker`` is the name of
+    the worker that holds the call.
     """
     return Event(
         "resumed",
@@ -165,7 +167,7 @@ def resumed(
 
 
 def resume_failed(reason: str) -> Event:
-    """The call cannot be resumed: ``unknown``, ``expired``, ``replaced`` or ``draining``."""
+    """The call cannot be resumed; the reason is ``unknown``, ``expired``, ``replaced`` or ``draining``."""
     return Event("resume_failed", {"reason": reason})
 
 
@@ -175,7 +177,7 @@ def moved(worker: str) -> Event:
 
 
 def replaced() -> Event:
-    """The call continues through another connection."""
+    """The call continues on another connection."""
     return Event("replaced")
 
 
@@ -196,7 +198,7 @@ def stats(
     step_ms_p50: float,
     step_ms_p99: float,
 ) -> Event:
-    """Once a second: totals of this session, waiting input frames, and recent step times.
+    """Statistics, sent once a second: totals of this session, waiting input frames, and recent step times.
 
     ``dropped`` counts input frames, ``dropped_out`` replies, both dropped from full queues.
     """
@@ -222,7 +224,7 @@ def heard(text: str) -> Event:
 
 
 def tool(name: str, arguments: str) -> Event:
-    """The text model of a voice agent calls a tool; ``arguments`` is its own text."""
+    """The text model of a voice agent calls a tool; ``arguments`` is the model's text, unchanged."""
     return Event("tool", {"name": name, "arguments": arguments})
 
 
@@ -245,7 +247,7 @@ def bye() -> Event:
 
 
 def error_of(reason: AntiphonError) -> Event:
-    """The event for ``reason``: an ``error`` has its close code and, where known, the wait."""
+    """The event for ``reason``: an ``error`` event has its close code and, if known, the seconds to wait."""
     match reason:
         case ReplacedError():
             return replaced()

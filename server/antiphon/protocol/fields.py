@@ -37,7 +37,7 @@ class Fields:
         return self.values.get(name) is not None
 
     def error(self, name: str, code: str, words: str) -> FieldError:
-        """The error for a field: its path, then ``words``."""
+        """The error for a field; its message is the field's path and then ``words``."""
         param = self.path_of(name)
         return FieldError(f"{param} {words}", param=param, code=code, event_id=self.event_id)
 
@@ -122,7 +122,7 @@ class Fields:
         return tuple(Fields(value, f"{path}[{index}]", self.event_id) for index, value in enumerate(values))
 
     def base64(self, name: str) -> bytes:
-        """Required bytes in base64, at least one; bytes that are decoded already are returned."""
+        """Required bytes in base64, at least one; bytes that are already decoded are returned unchanged."""
         value = self.values.get(name)
         value = value if isinstance(value, bytes) else self._value(name, TEXT)
         if value is None:

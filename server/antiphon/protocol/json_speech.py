@@ -1,7 +1,7 @@
 """The JSON speech dialect: ``/api/speech/asr`` and ``/api/speech/tts``, messages to values and back.
 
 Derived from the dialect's public clients as of November 2026. A message is a JSON object that names its
-``type``; audio is base64. It has the functions of Kyutai's streaming recognition and synthesis.
+``type``; audio is base64. The dialect offers the functions of Kyutai's streaming recognition and synthesis.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MAX_MESSAGE_CHARS: Final = 262_144
 
 MAX_AUDIO_BYTES: Final = 131_072
 WAV: Final = "wav"
-"""The format of a setup that names none."""
+"""The format if a setup names none."""
 
 HORIZONS_S: Final = (0.5, 1.0, 2.0, 3.0)
-"""The length in seconds of the pause that each probability is for."""
+"""The lengths in seconds of the pauses that the probabilities are for."""
 
 _Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
 
@@ -99,7 +99,7 @@ def decode(message: bytes | str) -> SpeechMessage | None:
     """A client's message; None for one of an unknown type.
 
     Raises:
-        ProtocolError: it does not belong to this dialect.
+        ProtocolError: the message does not belong to this dialect.
     """
     if isinstance(message, bytes):
         raise ProtocolError(f"a binary message of {len(message)} bytes, messages are JSON text")
@@ -150,7 +150,7 @@ def encode_audio(data: bytes, request: str | None) -> str:
 
 
 def encode_step(index: int, pauses: Sequence[float], frame_s: float) -> str:
-    """A frame was processed, with the probabilities of a pause."""
+    """The message that a frame was processed, with the probabilities of a pause."""
     vad = [
         {"horizon_s": horizon_s, "inactivity_prob": pause}
         for horizon_s, pause in zip(HORIZONS_S, pauses, strict=False)

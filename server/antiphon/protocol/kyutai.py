@@ -39,7 +39,7 @@ STEPS: Final = range(2**63)
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """The start of a client; servers without a setup step are ready without it."""
+    """The start of a client; the server is ready without it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +124,8 @@ def decode_client(data: bytes) -> ClientMessage:
     """A client's message.
 
     Raises:
-        ProtocolError: not msgpack, no such message, a field missing or of the wrong type, samples not finite.
+        ProtocolError: not msgpack, an unknown message, a field that is missing or of the wrong type, or
+        samples that are not finite.
     """
     if data.startswith(_AUDIO_HEAD):
         samples = unpack_floats(data, len(_AUDIO_HEAD))
@@ -137,7 +138,7 @@ def decode_server(data: bytes) -> ServerMessage:
     """A server's message.
 
     Raises:
-        ProtocolError: not msgpack, no such message, a field missing or of the wrong type.
+        ProtocolError: not msgpack, an unknown message, or a field that is missing or of the wrong type.
     """
     return decode(data, _SERVER)
 
@@ -168,7 +169,7 @@ def decode(data: bytes, kinds: Mapping[str, Callable[[dict[str, Any]], M]]) -> M
     """Decode a message with the reader of its type.
 
     Raises:
-        ProtocolError: not msgpack, another type, a field missing or of the wrong type.
+        ProtocolError: not msgpack, an unknown type, or a field that is missing or of the wrong type.
     """
     values = unpack_map(data)
     kind = read_text(values, "type", "a message")

@@ -33,7 +33,7 @@ END: Final = b"\0"
 """The binary message that ends the text, from clients without msgpack."""
 
 MAX_TEXT_BYTES: Final = 65_536
-"""Most bytes of text in one message, in UTF-8: an hour of speech, the same as in a POST."""
+"""Maximum number of bytes of text in one message, in UTF-8: an hour of speech. A POST has the same limit."""
 
 MAX_VOICE_DIMENSIONS: Final = 3
 
@@ -48,12 +48,12 @@ class SpeechFormat(StrEnum):
 
     @property
     def is_packed(self) -> bool:
-        """Whether the client receives messages (not only audio)."""
+        """Whether the client receives messages, and not only audio."""
         return self in (SpeechFormat.PCM_PACKED, SpeechFormat.OGG_PACKED)
 
     @property
     def is_ogg(self) -> bool:
-        """Whether audio is one Ogg/Opus stream, else float32 at 24 kHz."""
+        """Whether audio is one Ogg/Opus stream; otherwise it is float32 at 24 kHz."""
         return self in (SpeechFormat.OGG_PACKED, SpeechFormat.OGG)
 
 
@@ -94,7 +94,7 @@ class Eos:
 class Spoken:
     """A word and its time, in seconds of the audio sent. On the wire it is a ``Text`` too.
 
-    A word without a duration is not spoken, since the model cannot pronounce it.
+    A word without a duration is not spoken, because the model cannot pronounce it.
     """
 
     text: str
@@ -127,7 +127,7 @@ def parse_post(data: bytes) -> tuple[str, str | None]:
     """The text and the voice of a POST, ``{"text": ..., "voice": ...}``; the voice is optional.
 
     Raises:
-        ProtocolError: anything else.
+        ProtocolError: the body is anything else.
     """
     values = decode_object(data, "the request")
     voice = values.get("voice")
@@ -140,7 +140,8 @@ def decode_client(data: bytes | str) -> ClientMessage:
     """A client's message, from a text frame or a binary one.
 
     Raises:
-        ProtocolError: not msgpack, no such message, a field missing or of the wrong type, or too long a text.
+        ProtocolError: not msgpack, an unknown message, a field that is missing or of the wrong type, or a
+        text that is too long.
     """
     if isinstance(data, str):
         return _text(data)
@@ -191,7 +192,7 @@ def decode_server(data: bytes) -> ServerMessage:
     """A server's message.
 
     Raises:
-        ProtocolError: not msgpack, no such message, a field missing or of the wrong type.
+        ProtocolError: not msgpack, an unknown message, or a field that is missing or of the wrong type.
     """
     return kyutai.decode(data, _SERVER)
 

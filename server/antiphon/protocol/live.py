@@ -31,7 +31,7 @@ from antiphon.protocol.sdp import MAX_OFFER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first event: the requested session; ``has_tracks``: its audio is apart from its events."""
+    """The first event: the requested session; ``has_tracks``: audio and events use separate channels."""
 
     session: SessionConfig
     event_id: str | None = None
@@ -176,7 +176,7 @@ def decode(message: str | bytes, *, has_text: bool = False) -> ClientEvent:
     Without ``has_text``, events with text are unsupported.
 
     Raises:
-        FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
+        FieldError: the text is not a JSON object, the type is unknown, or a field cannot be used.
     """
     return read_event(text_of(message), TEXT_READERS if has_text else READERS)
 
@@ -185,7 +185,7 @@ def read_offered(body: bytes) -> tuple[Start, bytes]:
     """The session of a ``POST /v1/live/sessions``, and the offer in SDP.
 
     Raises:
-        ProtocolError: no JSON object, or a field that cannot be used.
+        ProtocolError: the body is not a JSON object, or a field cannot be used.
     """
     fields = Fields(decode_object(body, "the body"))
     transport, session = fields.object("transport"), fields.object("session")
@@ -249,4 +249,4 @@ TEXT_READERS: Mapping[str, Callable[[Fields], ClientEvent]] = {
     "response.item.create": lambda it: AddItem(read_item(it.object("item")), it.event_id),
     "response.create": lambda it: ContinueResponse(it.event_id),
 }
-"""The same for a model with text input."""
+"""The supported events of a model with text input, and the reader of each."""

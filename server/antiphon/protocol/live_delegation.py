@@ -1,8 +1,8 @@
 """Delegation in OpenAI Live: work that a model hands to the client, or to a model with tools.
 
-With ``client`` the application does the work: the model reports a delegation, and the application appends the
-result. With ``responses`` the session has tools; their calls and outputs are those of OpenAI's Responses.
-Derived from the types of the ``openai`` package 3.54.0 (``types/live``).
+With type ``client`` the application does the work: the model reports a delegation, and the application
+appends the result. With type ``responses`` the session has tools; calls and outputs have the format of
+OpenAI's Responses API. Derived from the types of the ``openai`` package 3.54.0 (``types/live``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon.protocol.realtime_tools import MAX_OUTPUT_TOKENS, read_choice, rea
 
 
 class Target(StrEnum):
-    """The target of the work; an agent sends no decisions to it."""
+    """The target of delegated work; an agent sends no decisions."""
 
     CLIENT = "client"
     RESPONSES = "responses"
@@ -40,7 +40,7 @@ DELEGATE_TOOL: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """The tools of a text model in its API's format; without delegation, ``target`` is None."""
+    """The tools of a text model in its API's format. ``target`` is None if there is no delegation."""
 
     target: Target | None = None
     tools: Sequence[Mapping[str, Any]] = ()
@@ -54,7 +54,7 @@ def read_delegation(values: Mapping[str, Any] | None, event_id: str | None = Non
     """The delegation of a session, from the event with this id.
 
     Raises:
-        FieldError: a tool that is no function, or a field that cannot be used.
+        FieldError: a tool is not a function, or a field cannot be used.
     """
     kind = None if values is None else values.get("type")
     if kind == Target.CLIENT:

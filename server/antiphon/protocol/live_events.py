@@ -129,7 +129,7 @@ class DelegationCreated:
 
 @dataclass(frozen=True, slots=True)
 class ResponseEvent:
-    """An ``event`` of the Responses API, of a delegation with tools."""
+    """An ``event`` of the Responses API that belongs to a delegation with tools."""
 
     event: Mapping[str, Any]
     delegation_id: str
@@ -155,7 +155,7 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """An error; before ``session.started`` it ends the connection, later the session continues."""
+    """An error. Before ``session.started`` it ends the connection; afterwards the session continues."""
 
     message: str
     code: str
@@ -166,7 +166,7 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """A notice: a field that was accepted and has no effect."""
+    """A notice, for example about a field that was accepted and has no effect."""
 
     code: str
     message: str

@@ -15,7 +15,8 @@ from antiphon.protocol.fields import INVALID_VALUE, Fields
 
 MAX_NAME_CHARS = 200
 MAX_INSTRUCTIONS_CHARS = 65_536
-"""Longest instructions in characters: the published limit is 16,384 tokens; models have lower limits."""
+"""Longest instructions in characters: the published limit is 16,384 tokens. The models' own limits are lower.
+"""
 MAX_MESSAGES = 128
 
 ROLES = ("developer", "user", "assistant")
@@ -58,7 +59,8 @@ class InputMessage:
 class SessionConfig:
     """A requested session.
 
-    ``delegation`` and ``triggers`` are unchanged in the session object. Only an agent applies ``delegation``.
+    The session object repeats ``delegation`` and ``triggers`` unchanged. Only an agent applies
+    ``delegation``.
     """
 
     model: str
@@ -103,7 +105,7 @@ def read_session(fields: Fields) -> SessionConfig:
     """The session of a ``session.start``.
 
     Raises:
-        FieldError: a field that is missing, of the wrong type, or not supported.
+        FieldError: a field is missing, of the wrong type, or not supported.
     """
     if "client" in fields:
         raise fields.error("client", INVALID_VALUE, "is for WebRTC only, and this is a WebSocket")
@@ -125,7 +127,7 @@ def read_change(fields: Fields) -> SessionChange:
     """The session of a ``session.update``.
 
     Raises:
-        FieldError: a field that is of the wrong type, or that cannot change.
+        FieldError: a field is of the wrong type, or cannot change.
     """
     for name in IMMUTABLE:
         if name in fields:

@@ -46,7 +46,7 @@ class StreamStart:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Audio of the caller; ``chunk`` counts its messages from 1, 0 where they are not counted."""
+    """Audio of the caller; ``chunk`` counts its messages from 1; it is 0 if they are not counted."""
 
     payload: bytes
     chunk: int = 0
@@ -117,7 +117,7 @@ def decode(message: bytes | str) -> StreamEvent | None:
     """One message; None for one that a server ignores, such as ``connected`` and ``dtmf``.
 
     Raises:
-        ProtocolError: it does not belong to this protocol, or its audio has an unsupported encoding.
+        ProtocolError: the message does not belong to this protocol, or its audio has an unsupported encoding.
     """
     if isinstance(message, bytes):
         raise ProtocolError(f"a binary message of {len(message)} bytes, media streams are JSON text")
@@ -164,7 +164,7 @@ def _started(message: _Message, start: _Start) -> StreamStart:
 
 
 def encode_media(start: StreamStart, payload: bytes) -> str:
-    """Audio to play after all audio sent before."""
+    """Encode audio that is played after all audio sent before."""
     return _written(start, "media", {"payload": base64.b64encode(payload).decode()})
 
 

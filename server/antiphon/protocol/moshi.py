@@ -67,7 +67,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A turn-taking command of half-duplex clients."""
+    """A command of half-duplex clients about turns."""
 
     action: ControlAction
 
@@ -118,7 +118,7 @@ class Event:
 class StampedAudio:
     """The audio that answers input frame ``frame`` (u32).
 
-    ``step_ms`` is the time of the tick that made it and ``wait_ms`` the time the frame waited for that
+    ``step_ms`` is the time of the tick that made it and ``wait_ms`` the time that the frame waited for that
     tick; on the wire both are u16 in units of 0.1 ms and saturate at 6553.5 ms.
     """
 

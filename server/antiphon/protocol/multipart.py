@@ -15,19 +15,19 @@ from typing import Final
 from antiphon.errors import ProtocolError
 
 MAX_PARTS: Final = 64
-"""Most parts of a form, far more than the fields of any client."""
+"""Maximum number of parts of a form, far more than the fields of any client."""
 
 MAX_HEAD_BYTES: Final = 8192
-"""Most bytes of one part's headers: a name, a file's name and a type."""
+"""Maximum number of bytes of one part's headers: a name, a file's name and a type."""
 
 MAX_PARAMETERS: Final = 16
-"""Most parameters of one header; clients write only a name, a file's name and a charset."""
+"""Maximum number of parameters of one header; clients send only a name, a file's name and a charset."""
 
 MAX_BOUNDARY_BYTES: Final = 70
 """Longest boundary (RFC 2046)."""
 
 MAX_PREAMBLE_BYTES: Final = 8192
-"""Most bytes before the first boundary, where RFC 2046 allows any text; clients write none."""
+"""Maximum number of bytes before the first boundary, where RFC 2046 allows any text; clients send none."""
 
 FORM: Final = "multipart/form-data"
 
@@ -37,7 +37,8 @@ _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some bytes of the part with this name. ``is_first`` begins a part, which may be empty.
+    """Some bytes of the part with this name. ``is_first``: the part begins with this piece, which may be
+    empty.
 
     ``is_file``: the part has a file's name.
     """
@@ -52,7 +53,7 @@ def boundary_of(content_type: str) -> bytes:
     """The boundary of a Content-Type.
 
     Raises:
-        ProtocolError: it is no form, or has no boundary.
+        ProtocolError: the type is not that of a form, or has no boundary.
     """
     kind, parameters = _parameters(content_type)
     if kind != FORM:
@@ -71,7 +72,7 @@ class FormReader:
     """A parser of one form. ``is_complete`` is true after the last delimiter."""
 
     def __init__(self, boundary: bytes) -> None:
-        """Read a form whose parts lie between delimiters made of ``boundary``."""
+        """Parse a form whose parts are separated by ``boundary``."""
         self.is_complete = False
         self._delimiter = b"\r\n--" + boundary
         self._buffer = bytearray(b"\r\n")  # the first delimiter has no line break before it

@@ -18,14 +18,19 @@ from antiphon.arrays import FloatArray
 from antiphon.errors import ProtocolError
 
 MAX_FIELDS: Final = 16
-"""Most entries of a map, far more than any message has; a larger map is rejected before it is built."""
+"""Maximum number of entries of a map, far more than any message has; a larger map is rejected before it is
+built.
+"""
 
 MAX_CONTAINERS: Final = 16
-"""Most arrays and maps in one message, unknown fields included: no message needs more than three."""
+"""Maximum number of arrays and maps in one message, unknown fields included: no message needs more than
+three.
+"""
 
 MAX_ITEMS: Final = 24_576
-"""Most items of all arrays in one message that are not floats of one precision: a second of samples. Building
-an object for each takes 45 nanoseconds."""
+"""Maximum number of items of all arrays in one message that are not floats of one precision: a second of
+samples. Building an object for an item takes 45 nanoseconds.
+"""
 
 MIN_FLOATS: Final = 256
 """Shortest array that is read without an object for each item."""
@@ -158,7 +163,7 @@ def read_text(values: dict[str, Any], name: str, what: str) -> str:
     """A text field.
 
     Raises:
-        ProtocolError: missing, or of another type.
+        ProtocolError: the field is missing, or of another type.
     """
     value = field_of(values, name, what)
     if not isinstance(value, str):
@@ -170,7 +175,7 @@ def read_int(values: dict[str, Any], name: str, what: str, bounds: range = INT64
     """A whole number within ``bounds``.
 
     Raises:
-        ProtocolError: missing, of another type, or out of range.
+        ProtocolError: the field is missing, of another type, or out of range.
     """
     value = field_of(values, name, what)
     if type(value) is not int:
@@ -184,7 +189,7 @@ def read_number(values: dict[str, Any], name: str, what: str) -> float:
     """A finite number.
 
     Raises:
-        ProtocolError: missing, of another type, or not finite.
+        ProtocolError: the field is missing, of another type, or not finite.
     """
     value = field_of(values, name, what)
     if type(value) not in (int, float):
@@ -198,7 +203,7 @@ def read_bytes(values: dict[str, Any], name: str, what: str) -> bytes:
     """Bytes: msgpack's own, or an array of numbers from 0 to 255.
 
     Raises:
-        ProtocolError: missing, or anything else.
+        ProtocolError: the field is missing, or has another type.
     """
     value = field_of(values, name, what)
     if isinstance(value, bytes):
@@ -212,10 +217,10 @@ def read_bytes(values: dict[str, Any], name: str, what: str) -> bytes:
 
 
 def read_floats(values: dict[str, Any], name: str, what: str) -> FloatArray:
-    """An array of finite numbers as float32 ``[N]``; whole ones count.
+    """An array of finite numbers, whole or not, as float32 ``[N]``.
 
     Raises:
-        ProtocolError: missing, or anything else.
+        ProtocolError: the field is missing, or has another type.
     """
     value = field_of(values, name, what)
     if isinstance(value, np.ndarray):
@@ -249,7 +254,7 @@ def array_header(count: int) -> bytes:
 
 
 def pack_floats(samples: FloatArray) -> bytes:
-    """A msgpack array of float32, as rmp-serde and ``use_single_float`` write one."""
+    """A msgpack array of float32, as written by rmp-serde and by ``use_single_float``."""
     items = np.empty(samples.size, _PACKED_FLOAT)
     items["tag"] = _FLOAT32
     items["value"] = samples
@@ -259,8 +264,8 @@ def pack_floats(samples: FloatArray) -> bytes:
 def unpack_floats(data: bytes, start: int) -> FloatArray | None:
     """The array of floats that fills ``data`` from ``start`` on, read without an object for each number.
 
-    None if the floats are of mixed precision; :func:`unpack_map` then reads it. Doubles beyond float32 become
-    infinite.
+    The result is None if the floats have different precisions; :func:`unpack_map` then reads the array.
+    Doubles outside of the range of float32 become infinite.
     """
     floats = _floats_at(data, start, least=0)
     return floats[0] if floats is not None and start + floats[1] == len(data) else None

@@ -1,4 +1,4 @@
-"""The two text payloads: UTF-8 text, and one JSON object in UTF-8."""
+"""The two kinds of text payload: UTF-8 text, and one JSON object in UTF-8."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ import numpy as np
 from antiphon.errors import ProtocolError
 
 MAX_JSON_BYTES = 65_536
-"""Most bytes of a JSON object, far more than any event needs."""
+"""Maximum number of bytes of a JSON object, far more than any event needs."""
 
 MAX_VALUES: Final = 2000
-"""Most values of one object, at all depths: each costs up to 0.6 microseconds, and a key 0.3."""
+"""Maximum number of values of one object, at all depths. A value costs up to 0.6 microseconds, a key 0.3."""
 
 MAX_STRUCTURE_BYTES: Final = 32_768
-"""Most brackets, commas and quotes, in strings and outside, of an object with over ``MAX_VALUES`` of them."""
+"""Maximum number of brackets, commas and quotes, inside and outside of strings, in an object with more than
+``MAX_VALUES`` of them.
+"""
 
 MAX_NUMBER_CHARS: Final = 64
-"""Most digits of an integer, whose parsing time grows with the square of its length."""
+"""Maximum number of digits of an integer, whose parsing time grows with the square of its length."""
 
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[{,'))
 _STRING: Final = re.compile(rb'"[^"]*"')
@@ -46,7 +48,7 @@ def decode_object(data: bytes, what: str) -> dict[str, Any]:
     """One JSON object, strictly: no NaN, no infinity, no lone surrogates, at most ``MAX_JSON_BYTES``.
 
     Raises:
-        ProtocolError: it is not such an object; ``what`` names the message.
+        ProtocolError: the bytes are not such an object; ``what`` names the message in the error.
     """
     if len(data) > MAX_JSON_BYTES:
         raise ProtocolError(f"{what} has {len(data)} bytes of JSON, the limit is {MAX_JSON_BYTES}")
@@ -56,11 +58,11 @@ def decode_object(data: bytes, what: str) -> dict[str, Any]:
 def parse_object(text: str, what: str) -> dict[str, Any]:
     """One JSON object, as strict as :func:`decode_object`; the caller limits its length.
 
-    Its values are counted before any is built, so that the time for a text depends only on its length.
+    Values are counted before they are built, so the time depends only on the length of the text.
 
     Raises:
-        ProtocolError: it is not such an object, or has more than ``MAX_VALUES`` values; ``what`` names the
-            message.
+        ProtocolError: the text is not such an object, or has more than ``MAX_VALUES`` values; ``what``
+            names the message in the error.
     """
     _check_values(text, what)
     try:
@@ -79,7 +81,7 @@ def encode_object(values: Mapping[str, Any], what: str) -> bytes:
     Whole numbers must be ints: 1.0 is written ``1.0`` here and ``1`` there.
 
     Raises:
-        ProtocolError: a value that JSON cannot carry.
+        ProtocolError: JSON cannot represent a value.
     """
     try:
         return object_text(values, what).encode()
@@ -91,7 +93,7 @@ def object_text(values: Mapping[str, Any], what: str) -> str:
     """The JSON of :func:`encode_object` as text, for messages that are text.
 
     Raises:
-        ProtocolError: a value that JSON cannot carry.
+        ProtocolError: JSON cannot represent a value.
     """
     try:
         return json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

@@ -24,7 +24,7 @@ MAX_METADATA_CHARS: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The requested changes of the session; they are read together with the current session."""
+    """The requested changes of the session; they are interpreted together with the current session."""
 
     session: Fields
     event_id: str | None = None
@@ -89,9 +89,9 @@ class TruncateItem:
 
 @dataclass(frozen=True, slots=True)
 class CreateResponse:
-    """A request for a response. ``modalities`` is () for those of the session.
+    """A request for a response. If ``modalities`` is empty, the session's modalities apply.
 
-    ``unread`` are fields of ``response`` that would change the answer and that only agents read.
+    ``unread`` lists fields of ``response`` that would change the answer and that only agents use.
     """
 
     metadata: Mapping[str, str] | None = None
@@ -134,7 +134,7 @@ ClientEvent: TypeAlias = (
 BETA_FIELDS: Final = frozenset(
     {"modalities", "input_audio_format", "output_audio_format", "input_audio_transcription"}
 )
-"""Fields of a session in the API's beta, which have other paths now."""
+"""Fields of a session in the API's beta, which have other paths in the current API."""
 
 RETIRED: Final = "the beta of this API is retired, use its general availability form"
 

@@ -1,7 +1,7 @@
 """The input buffer of OpenAI Realtime: the start and end of speech, and its items.
 
-No I/O, like :mod:`antiphon.protocol.realtime_reply`. A turn ends when the caller is silent, when the client
-commits it, or at the limit of words. Its transcript, if any, may arrive at any later time.
+The module has no I/O, like :mod:`antiphon.protocol.realtime_reply`. A turn ends when the caller is silent,
+when the client commits it, or at the limit of words. Its transcript, if any, may arrive at any later time.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from antiphon.protocol.realtime_events import Event, Ids, event
 from antiphon.protocol.realtime_items import Items, user_audio
 
 MAX_TURNS: Final = 256
-"""Most turns without a complete transcript; a client without pauses between commits reaches it."""
+"""Maximum number of turns without a complete transcript; a client without pauses between commits reaches it.
+"""
 
 MAX_TURN_CHARS: Final = 65_536
-"""Most characters of one turn's words, more than an hour of speech."""
+"""Maximum number of characters of one turn's words, more than an hour of speech."""
 
 
 @dataclass(slots=True)
 class CallerTurn:
-    """One turn of the caller, from its first word or its first sound on."""
+    """One turn of the caller. It begins with its first word or its first sound."""
 
     item: str
     start_ms: int
@@ -61,13 +62,15 @@ class InputTurns:
         self._has_audio = True
 
     def started(self, start_ms: int, item: str | None = None) -> list[Event]:
-        """The caller starts to speak; the turn gets the id ``item``, or the next one."""
+        """The caller starts to speak; the turn gets the id ``item``, or the next free id."""
         turn = self._begin(item)
         turn.start_ms = max(start_ms, self._committed_ms)
         return [event("input_audio_buffer.speech_started", audio_start_ms=start_ms, item_id=turn.item)]
 
     def stopped(self, end_ms: int) -> list[Event]:
-        """The caller has stopped, which commits the turn, unless the client committed it before."""
+        """The caller has stopped speaking. This commits the turn, unless the client has already
+        committed it.
+        """
         turn = self._current
         if turn is None:
             return []

@@ -12,9 +12,9 @@ from antiphon.protocol.realtime_events import Event, Ids, event
 
 MAX_ITEMS = 1000
 MAX_KEPT_CHARS = 262_144
-"""Most characters of all items as JSON; beyond that, the oldest are deleted.
+"""Maximum number of characters of all items as JSON; beyond that, the oldest are deleted.
 
-No model here reads deleted items again.
+No model reads an item again after it was deleted.
 """
 
 
@@ -80,7 +80,7 @@ class Items:
         """Add an item from the client.
 
         Raises:
-            FieldError: an item with its id exists.
+            FieldError: an item with this id already exists.
         """
         item_id = item.get("id") or self._ids.new("item")
         if item_id in self._items:

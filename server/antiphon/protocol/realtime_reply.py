@@ -36,7 +36,7 @@ WAIT_MS: Final = 5000
 """Milliseconds of silence after which a requested response has failed."""
 
 MAX_SAID_MS: Final = 600_000
-"""Longest response in ms, since its text is kept until it ends."""
+"""Longest response in ms. Its length is limited because its text is stored until it ends."""
 
 YIELD_MS: Final = 1500
 """Longest time in ms from the caller's voice to the model's silence that counts as an interruption."""
@@ -44,8 +44,9 @@ YIELD_MS: Final = 1500
 
 @dataclass(frozen=True, slots=True)
 class ReplyRules:
-    """``silence_ms`` is the silence that ends a response. ``is_hard``: the caller's voice interrupts the
-    response at once."""
+    """The rules for responses. ``silence_ms`` of silence end a response. With ``is_hard`` the caller's voice
+    interrupts the response at once.
+    """
 
     silence_ms: int = 600
     is_hard: bool = False
@@ -53,7 +54,7 @@ class ReplyRules:
 
 @dataclass(frozen=True, slots=True)
 class ResponseRequest:
-    """The parsed ``response.create``; ``output`` None stands for the session's.
+    """The parsed ``response.create``. If ``output`` is None, the session's output applies.
 
     ``refusal`` is the reason why the model cannot answer, "" if it can.
     """
@@ -105,7 +106,7 @@ class Responses:
         return self._response is not None and self._response.item is not None
 
     def frame(self, audio: bytes, *, is_speaking: bool, text: str) -> list[Event]:
-        """Add the model's next frame: its sound, as the client receives it, and its text."""
+        """Add the model's next frame: its sound, as it is sent to the client, and its text."""
         self._now_ms += self._frame_ms
         if self._is_cut:
             self._is_cut = is_speaking
@@ -118,7 +119,7 @@ class Responses:
         return self._wait() if response.item is None else self._hold(audio)
 
     def create(self, request: ResponseRequest) -> list[Event]:
-        """Start a response for the client, which completes the one in progress.
+        """Start a response at the client's request; it completes the response in progress.
 
         A request that the model cannot answer fails at once.
         """
@@ -126,7 +127,7 @@ class Responses:
         return [*opened, *self._fail(UNANSWERABLE, request.refusal)] if request.refusal else opened
 
     def cancel(self, response_id: str | None, event_id: str | None) -> list[Event]:
-        """Cancel the response in progress for the client.
+        """Cancel the response in progress, at the client's request.
 
         Raises:
             FieldError: no response is in progress, or it has another id.
@@ -153,7 +154,9 @@ class Responses:
         return []
 
     def finish(self, status: str = COMPLETED, reason: str | None = None, **details: Any) -> list[Event]:
-        """End the response in progress, if there is one; ``details`` are added to the reason."""
+        """End the response in progress, if there is one; ``details`` are added to the reason in its
+        status.
+        """
         response, self._response = self._response, None
         if response is None:
             return []

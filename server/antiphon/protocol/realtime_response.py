@@ -20,7 +20,7 @@ TURN_DETECTED, CLIENT_CANCELLED, TOO_LONG = "turn_detected", "client_cancelled",
 class Response:
     """One response in the format ``output``; ``item`` is its message, None until it has one.
 
-    ``is_apart``: its items are not part of the conversation.
+    ``is_apart``: the response's items are not part of the conversation.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Response:
         return event("response.created", response=self._shown(IN_PROGRESS, None, None))
 
     def begin_message(self, item: str | None = None) -> list[Event]:
-        """Start its message, with the id ``item`` or the next one."""
+        """Start the response's message, with the id ``item`` or the next free id."""
         self.item = item or self._ids.new("item")
         made = message(self.item, "assistant", IN_PROGRESS, [])
         added = self._added(made)
@@ -69,7 +69,7 @@ class Response:
         return self.of_part("response.output_audio.delta", delta=delta)
 
     def end_message(self, *, is_whole: bool) -> list[Event]:
-        """End its message, if it has one."""
+        """End the response's message, if it has one."""
         if self.item is None or self._has_ended:
             return []
         self._has_ended = True

@@ -25,7 +25,7 @@ from antiphon.protocol.live_session import (
 from antiphon.values import shown
 
 MAX_KEPT_CHARS: Final = 262_144
-"""Most bytes of all fields without effect, as JSON: they are repeated with every change."""
+"""Maximum bytes of all fields without effect, as JSON. The server repeats them after every change."""
 
 
 class SessionType(StrEnum):
@@ -43,12 +43,14 @@ class DetectionType(StrEnum):
 
 
 EAGERNESS: Final[Mapping[str, int]] = {"low": 1000, "medium": 600, "auto": 600, "high": 300}
-"""Milliseconds of silence that end a turn with ``semantic_vad``: the words are not considered."""
+"""Milliseconds of silence that end a turn with ``semantic_vad``, by its eagerness. The server does not
+consider the words.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """``turn_detection``; ``level_dbfs`` and ``silence_ms`` are the detector's parameters."""
+    """The field ``turn_detection``. ``level_dbfs`` and ``silence_ms`` are the detector's parameters."""
 
     type: DetectionType = DetectionType.SERVER_VAD
     threshold: float = 0.5
@@ -61,7 +63,7 @@ class Detection:
 
     @property
     def level_dbfs(self) -> float:
-        """Level above which blocks are speech: -45 at the default threshold of 0.5."""
+        """Level above which a block is speech: -45 at the default threshold of 0.5."""
         return -60.0 + 30.0 * self.threshold
 
     def shown(self) -> dict[str, Any]:
@@ -99,7 +101,7 @@ class OutputFormat:
 
 @dataclass(frozen=True, slots=True)
 class RealtimeSession:
-    """A requested session. ``kept`` has the fields without effect, by path.
+    """A requested session. ``kept`` maps the paths of fields without effect to their values.
 
     With ``has_tools`` (sessions of an agent) tools have an effect.
     """
@@ -181,7 +183,7 @@ def change(session: RealtimeSession, fields: Fields) -> RealtimeSession:
     """The session after a ``session.update``.
 
     Raises:
-        FieldError: a field of the wrong type, an invalid value, or another type or model.
+        FieldError: a field has the wrong type or an invalid value, or the type or the model would change.
     """
     kind = fields.optional_text("type", max_chars=MAX_NAME_CHARS)
     if kind not in (None, session.type.value):
@@ -272,10 +274,10 @@ def _read_detection(fields: Fields) -> Detection:
 
 
 def refuse_tools(fields: Fields) -> None:
-    """Refuse tools, and a choice that needs one: this model does not call tools.
+    """Refuse tools, and a ``tool_choice`` that needs one: this model does not call tools.
 
     Raises:
-        FieldError: there are tools.
+        FieldError: the session names tools, or requires one.
     """
     choice = fields.values.get("tool_choice")
     if fields.values.get("tools"):

@@ -33,7 +33,7 @@ PARTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class WrittenItem:
-    """An item: ``role`` is that of a message, or "call" or "output" for those of a tool."""
+    """An item. ``role`` is the role of a message, or "call" or "output" for the items of a tool."""
 
     role: str
     text: str
@@ -45,7 +45,7 @@ def read_item(fields: Fields) -> WrittenItem:
     """An item that a text model can read.
 
     Raises:
-        FieldError: it is of another type, or a field is missing or too long.
+        FieldError: the item is of another type, or a field is missing or too long.
     """
     match fields.choice("type", ("message", "function_call", "function_call_output")):
         case "function_call_output":
@@ -76,7 +76,7 @@ def read_tools(fields: Fields) -> list[dict[str, Any]]:
     """``tools`` in the format of text models, [] if absent.
 
     Raises:
-        FieldError: a tool is no function, or has no name.
+        FieldError: a tool is not a function, or has no name.
     """
     read = []
     for tool in fields.objects("tools", most=MAX_TOOLS):
@@ -91,7 +91,7 @@ def read_choice(fields: Fields) -> Any:
     """``tool_choice`` in the format of text models, None if absent.
 
     Raises:
-        FieldError: it is not a valid choice.
+        FieldError: the choice is invalid.
     """
     choice = fields.values.get("tool_choice")
     if not isinstance(choice, dict):
@@ -105,7 +105,8 @@ def read_choice(fields: Fields) -> Any:
 class ReplyFields:
     """The options of a text model's reply; ``max_tokens`` None stands for the agent's own limit.
 
-    ``input`` are items, or ids of the conversation's items, that replace the conversation; None keeps it.
+    ``input`` replaces the conversation: each entry is an item, or the id of an item of the conversation. None
+    keeps the conversation.
     """
 
     instructions: str
@@ -121,7 +122,7 @@ def reply_fields(session: RealtimeSession, response: Fields | None = None) -> Re
     """The session's options, with those of a ``response`` applied.
 
     Raises:
-        FieldError: a field of the response that cannot be used.
+        FieldError: a field of the response cannot be used.
     """
     given = Fields({}, "session") if response is None else response
     own = Fields({**session.kept, **given.values}, given.path, given.event_id)

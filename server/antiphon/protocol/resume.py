@@ -35,7 +35,7 @@ _CLAIM = struct.Struct(f"<B{TOKEN_BYTES}sIII")
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The last ``seq`` and the last ``frame`` of audio that a client received; -1 is none."""
+    """The last ``seq`` and the last ``frame`` of audio that a client received; -1 means none."""
 
     seq: int
     frame: int
@@ -43,7 +43,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A client's claim to a call that it resumes; -1 stands for none.
+    """A client's claim to a call that it resumes; -1 means none.
 
     ``input_frame`` is the first frame of its audio that it can still send.
     """
@@ -93,7 +93,7 @@ def decode_numbered(payload: bytes) -> tuple[int, bytes]:
     """The number of a message and the message, from the bytes after the tag.
 
     Raises:
-        ProtocolError: it contains no message.
+        ProtocolError: the bytes contain no message.
     """
     if len(payload) <= _SEQ.size:
         raise ProtocolError(
@@ -128,7 +128,7 @@ def decode_claim(message: bytes) -> Claim:
     """Decode :func:`encode_claim`.
 
     Raises:
-        ProtocolError: it is not a claim, or has another version.
+        ProtocolError: the bytes are not a claim, or have another version.
     """
     if len(message) != 1 + _CLAIM.size or message[0] != CLAIM:
         raise ProtocolError(

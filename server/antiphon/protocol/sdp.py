@@ -1,8 +1,9 @@
 """A WebRTC offer in SDP (RFC 8866), checked and reduced before aiortc parses it.
 
 An offer may have one audio section, with Opus, and one of data channels. Only candidates with the address and
-port of one machine are kept. A name would be resolved by mDNS, and such a peer reaches the server first. The
-end of the candidates is removed too, since a peer may have an address unknown to itself.
+port of a single machine are kept. A host name would need mDNS, and such a peer reaches the server first
+anyway. The end-of-candidates mark is removed too, because a peer may have an address that it does not know
+itself.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from antiphon.errors import ProtocolError
 CONTENT_TYPE: Final = "application/sdp"
 
 MAX_OFFER_BYTES: Final = 32_768
-"""Most bytes of an offer; browsers write 2 to 6 KB."""
+"""Maximum number of bytes of an offer; browsers write 2 to 6 KB."""
 
 MAX_LINES: Final = 400
-"""Most lines; browsers write 60 to 120, and 400 are read in a millisecond."""
+"""Maximum number of lines; browsers write 60 to 120, and 400 are read in a millisecond."""
 
 MAX_LINE_CHARS: Final = 2048
 MAX_CANDIDATES: Final = 32
-"""Most addresses of a peer: the server sends packets to each of them."""
+"""Maximum number of addresses of a peer: the server sends packets to each of them."""
 
 SECTIONS: Final = ("audio", "application")
 
 OPUS: Final = re.compile(r"a=rtpmap:(\d{1,3}) opus/48000/2", re.IGNORECASE)
 NEEDED: Final = ("a=ice-ufrag:", "a=ice-pwd:", "a=fingerprint:", "a=rtcp-mux", "a=mid:")
-"""Required lines; one connection carries all sections."""
+"""Required lines. One connection carries all sections."""
 
 CANDIDATE: Final = "a=candidate:"
 _END: Final = "a=end-of-candidates"
@@ -49,7 +50,7 @@ def read_offer(data: bytes) -> PeerOffer:
     """The offer in a body.
 
     Raises:
-        ProtocolError: it is not SDP, too long, without audio in Opus, or has other sections.
+        ProtocolError: the body is not SDP, is too long, has no audio in Opus, or has other sections.
     """
     if len(data) > MAX_OFFER_BYTES:
         raise ProtocolError(f"an offer of {len(data)} bytes, the limit is {MAX_OFFER_BYTES}")
@@ -94,7 +95,9 @@ def _is_one_machine(candidate: str) -> bool:
 
 
 def with_repair(answer: str) -> str:
-    """An answer that requests Opus packets with a copy of the previous one (RFC 7587, section 7)."""
+    """An answer that requests Opus packets which include a copy of the previous packet (RFC 7587,
+    section 7).
+    """
     form = OPUS.search(answer)
     if form is None or f"a=fmtp:{form[1]} " in answer:
         return answer

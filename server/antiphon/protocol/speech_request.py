@@ -27,7 +27,7 @@ MIN_SPEED: Final = 0.25
 MAX_SPEED: Final = 4.0
 
 MAX_NAME_CHARS: Final = 200
-"""Most characters of a model's or a voice's name."""
+"""Maximum number of characters of a model's or a voice's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def parse_speech_request(data: bytes) -> SpeechRequest:
     """Parse the JSON of a request; unknown fields are ignored.
 
     Raises:
-        FieldError: no JSON object, or a field that cannot be used.
+        FieldError: the body is not a JSON object, or a field cannot be used.
     """
     try:
         fields = Fields(decode_object(data, "the request"))
@@ -75,9 +75,9 @@ def audio_delta(audio: bytes) -> bytes:
 
 
 def audio_done(words: int, unspoken: int, frames: int) -> bytes:
-    """The end event; input counts the words given to the model, output the frames of 80 ms.
+    """The end event. Its input counts the words given to the model, its output the frames of 80 ms.
 
-    ``unspoken`` words were not given to the model, which cannot speak them.
+    ``unspoken`` is the number of words that the model cannot speak and did not get.
     """
     usage = {"input_tokens": words, "output_tokens": frames, "total_tokens": words + frames}
     usage |= {"unspoken_words": unspoken} if unspoken else {}

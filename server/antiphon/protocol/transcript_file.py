@@ -23,12 +23,12 @@ CONTENT_TYPES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 UNKNOWN_LANGUAGE: Final = "und"
-"""ISO 639 code for an undetermined language. No model here detects the language."""
+"""ISO 639 code for an undetermined language. No supported model detects the language."""
 
 _UNMEASURED: Final[Mapping[str, Any]] = MappingProxyType(
     {"tokens": (), "temperature": 0.0, "avg_logprob": 0.0, "compression_ratio": 1.0, "no_speech_prob": 0.0}
 )
-"""Fields that clients require in a segment; the values pass every filter for bad segments."""
+"""Fields of a segment that clients require. Their constant values pass every filter for bad segments."""
 
 
 @dataclass(frozen=True, slots=True)

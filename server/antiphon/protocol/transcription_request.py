@@ -23,7 +23,7 @@ STREAMED: Final = ("json", "text", "verbose_json")
 GRANULARITIES: Final = ("segment", "word")
 MAX_LANGUAGE_CHARS: Final = 40
 MAX_FIELD_BYTES: Final = 65_536
-"""Most bytes of all fields together, without the file; prompts are the longest."""
+"""Maximum bytes of all fields together, without the file. The longest field is a prompt."""
 
 IGNORED: Final = frozenset(
     {
@@ -37,12 +37,12 @@ IGNORED: Final = frozenset(
         "known_speaker_references",
     }
 )
-"""Fields that no model here supports."""
+"""Fields that no supported model uses."""
 
 KNOWN: Final = frozenset({"model", "language", "response_format", "stream", "timestamp_granularities"})
 MAX_NAMED: Final = 16
 _NAMEABLE: Final = re.compile(r"[A-Za-z0-9_.-]{1,40}", re.ASCII)
-"""Most names of unknown fields in a reply, and the pattern of a name."""
+"""Maximum number of unknown field names in a reply, and the pattern of a name."""
 
 _TRUE, _FALSE = ("true", "1"), ("false", "0")
 
@@ -65,7 +65,7 @@ def parse_form(named: Mapping[str, Sequence[str]], *, has_file: bool) -> Transcr
     Clients write ``response-format``, ``timestamp_granularities[0]`` and lists in JSON too.
 
     Raises:
-        FieldError: a field that cannot be used, or has two values where one is needed.
+        FieldError: a field cannot be used, or has two values although one is needed.
     """
     if not has_file:
         raise FieldError("file is missing", param="file", code=MISSING)

@@ -42,7 +42,7 @@ class TranslationSession:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The end of the audio: translate the rest, and end."""
+    """The end of the audio: the server translates the rest and ends the session."""
 
     event_id: str | None = None
 
@@ -61,7 +61,7 @@ def decode(text: str) -> ClientEvent:
     """Read one event; unknown fields are ignored.
 
     Raises:
-        FieldError: text that is no JSON object, an unknown type, or a field that cannot be used.
+        FieldError: the text is not a JSON object, the type is unknown, or a field cannot be used.
     """
     return read_event(text, READERS)
 
@@ -70,7 +70,7 @@ def change(session: TranslationSession, fields: Fields) -> TranslationSession:
     """The session after a ``session.update``.
 
     Raises:
-        FieldError: a field of the wrong type.
+        FieldError: a field has the wrong type.
     """
     audio = fields.optional_object("audio")
     heard = None if audio is None else audio.optional_object("input")

@@ -1,8 +1,8 @@
 """Events of Kyutai's Unmute: JSON texts over a WebSocket, with Ogg/Opus in base64.
 
 Derived from its public description and source (kyutai-labs/unmute at 84aa28d, November 2026). Names follow an
-early OpenAI Realtime; names that only Unmute has begin with ``unmute.``. ``session.update`` is the first
-event of a session.
+early version of OpenAI Realtime; names that only Unmute uses begin with ``unmute.``. ``session.update`` is
+the first event of a session.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FATAL: Final = "fatal"
 """The type of an error that ends the connection."""
 
 MAX_LOG_CHARS: Final = 8192
-"""Characters of the conversation that events repeat in full; older text is omitted."""
+"""Characters of the conversation that events repeat. Older text is omitted."""
 
 SHOWN: Final = ("type", "text", "language")
 """The fields of instructions."""
@@ -41,8 +41,8 @@ class AppendAudio:
 class Update:
     """The agent's settings. ``session`` is repeated in the answer.
 
-    ``instructions`` is "" for the agent's own, None if the event has none. Of Unmute's characters only
-    ``constant`` has a text; the others' texts are part of its backend.
+    ``instructions`` "" means the agent's own instructions; None means that the event has none. Of Unmute's
+    characters only ``constant`` has a text here; the texts of the others are part of Unmute's backend.
     """
 
     session: Mapping[str, Any]
@@ -62,7 +62,7 @@ def decode(text: str) -> ClientEvent:
     """One event of a client; unknown fields are ignored.
 
     Raises:
-        FieldError: it is no event of this protocol, or has a field that cannot be used.
+        FieldError: the text is not an event of this protocol, or has a field that cannot be used.
     """
     return read_event(text, _READERS)
 
@@ -107,7 +107,9 @@ class ChatLog:
         self._chars = 0
 
     def add(self, role: str, words: str, *, is_new: bool = False) -> None:
-        """Add words of the ``user`` or the ``assistant``; they continue its last text unless ``is_new``."""
+        """Add words of the ``user`` or the ``assistant``; the words continue this side's last text unless
+        ``is_new``.
+        """
         if self._said and self._said[-1][0] == role and not is_new:
             words = f"{self._said.pop()[1]} {words}"
             self._chars = sum(len(text) for _, text in self._said)

@@ -53,11 +53,11 @@ class ErrorType(StrEnum):
 class WireForm:
     """The form of one class of errors in every protocol.
 
-    ``close`` is the close code of a WebSocket of ``/api/chat`` and of Kyutai's paths, ``openai_close`` the
-    one of OpenAI's. ``status`` is the HTTP status outside ``/v1/``, ``openai_status`` the one below it,
-    ``worker_status`` the one for another worker or an operator's command, which retry from 500 on. ``type``,
-    ``code`` and ``param`` are OpenAI's over HTTP, ``event`` the type and the code in events where they differ
-    there. ``kyutai`` replaces the message in Kyutai's ``Error``.
+    ``close`` is the close code of a WebSocket on ``/api/chat`` and on Kyutai's paths, ``openai_close`` on
+    OpenAI's paths. ``status`` is the HTTP status outside ``/v1/``, ``openai_status`` the status below
+    ``/v1/``. ``worker_status`` is the status for another worker or an operator's command, which retry from
+    500 on. ``type``, ``code`` and ``param`` are OpenAI's fields over HTTP; ``event`` has the type and the
+    code in events if they differ. ``kyutai`` replaces the message in Kyutai's ``Error``.
     """
 
     close: CloseCode
@@ -118,10 +118,10 @@ WIRE_FORMS: Final[Mapping[type[AntiphonError], WireForm]] = MappingProxyType(
 
 
 def wire_form(error: AntiphonError) -> WireForm:
-    """The row of an error's class, or of the nearest base that has one."""
+    """The row of an error's class, or of its nearest base class with a row."""
     return next(WIRE_FORMS[kind] for kind in type(error).__mro__ if kind in WIRE_FORMS)
 
 
 def close_only(error: AntiphonError) -> tuple[tuple[()], int]:
-    """No message, and the close code: the refusal of a protocol without a message for an error."""
+    """No message, and the close code. Protocols without a message for errors refuse in this way."""
     return (), wire_form(error).close

@@ -1,8 +1,8 @@
 """Wyoming, the protocol of Home Assistant's speech services: events over TCP, to bytes and back.
 
 Derived from the protocol's public description (github.com/OHF-voice/wyoming, 1.10 of August 2026). An event
-is a line of JSON, ``{"type", "data_length", "payload_length"}``, then the stated number of bytes of JSON,
-then that of PCM. Older peers put the data into the line.
+is a line of JSON, ``{"type", "data_length", "payload_length"}``, then the stated numbers of bytes of JSON and
+of PCM. Older peers put the data into the line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from antiphon.protocol.kyutai_tts import MAX_TEXT_BYTES
 from antiphon.values import shown
 
 MAX_JSON_BYTES: Final = 2 * MAX_TEXT_BYTES
-"""Limit on the bytes of an event's line, and of its data: the longest text with its escapes."""
+"""Limit on the bytes of an event's line, and of its data: enough for the longest text with escapes."""
 
 MAX_PAYLOAD_BYTES: Final = 262_144
 """Limit on the bytes of an event's audio: 2.7 s of stereo at 24 kHz. Clients send 20 to 130 ms."""
@@ -163,10 +163,10 @@ _DATA: Final = msgspec.json.Decoder(_Data)
 
 
 def size_of(data: bytearray) -> int | None:
-    """The bytes of the event at the start of ``data``, None while its line is incomplete.
+    """The length in bytes of the event at the start of ``data``; None while its line is incomplete.
 
     Raises:
-        ProtocolError: it is not an event, or one that is too long.
+        ProtocolError: the bytes are not an event, or the event is too long.
     """
     end = data.find(b"\n", 0, MAX_JSON_BYTES + 1)
     if data[:1] != b"{" or (end < 0 and len(data) > MAX_JSON_BYTES):
@@ -185,7 +185,7 @@ def decode(message: bytes | str) -> WyomingEvent | None:
     """Decode one event; return None for an event that this server ignores.
 
     Raises:
-        ProtocolError: it does not belong to this protocol, or its audio has an unsupported form.
+        ProtocolError: the event does not belong to this protocol, or its audio has an unsupported form.
     """
     whole = message if isinstance(message, bytes) else message.encode()
     head, _, rest = whole.partition(b"\n")

@@ -19,11 +19,11 @@ ALSO: Final = {"::": ("0.0.0.0",)}
 def bind(host: str, port: int, option: str = "--port") -> list[socket.socket]:
     """Bound sockets on every address of a host, not listening yet; port 0 is any free one, the same for all.
 
-    ``::`` is every address of this machine, including IPv4 addresses. The port is now reserved: another
-    server cannot bind it.
+    ``::`` means every address of this machine, including IPv4 addresses. From now on the port is reserved:
+    another server cannot bind it.
 
     Raises:
-        ConfigError: no such address on this machine, or the port is taken.
+        ConfigError: this machine does not have the address, or the port is taken.
     """
     sockets: list[socket.socket] = []
     try:
@@ -75,7 +75,7 @@ def listen(one: socket.socket, backlog: int) -> None:
 
 
 def reuse(one: socket.socket) -> None:
-    """Allow a new bind of the address at once after this socket and its connections have closed."""
+    """Allow the address to be bound again as soon as this socket and its connections have closed."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
@@ -96,7 +96,9 @@ def cannot_listen(host: str, port: int, error: OSError, option: str = "--port") 
 
 
 def is_own(address: str) -> bool:
-    """Whether an address, or an IPv6 address's network, belongs to this machine; "" does."""
+    """Whether an address, or the network of an IPv6 address, belongs to this machine. An address "" counts as
+    belonging.
+    """
     if not address:
         return True
     network = ipaddress.ip_network(address, strict=False)

@@ -116,7 +116,9 @@ def _join(into: Families, families: Mapping[str, Family]) -> None:
 
 
 def join_traces(recorded: Mapping[str, bytes]) -> str:
-    """The recordings of processes by name, each as the engine's tracer writes it with the clock's times."""
+    """Join the recordings of processes, by name, into one trace. Each is in the format of the engine's
+    tracer, with times of the clock.
+    """
     events: list[dict[str, Any]] = []
     left_out = 0
     for number, (name, data) in enumerate(recorded.items(), start=1):
@@ -159,7 +161,7 @@ class Answers(Collector):
         return Body(json.dumps(await self.health()).encode())
 
     async def health(self) -> dict[str, Any]:
-        """The state of the engines, as they report it and as the supervisor observes it."""
+        """The health of the engines, as they report it and as the supervisor observes it."""
         engines = self._engines()
         said = await asyncio.gather(*(engine.answer("health") for engine in engines))
         answers = {it.name: answer for it, answer in zip(engines, said, strict=True) if answer is not None}
@@ -216,7 +218,7 @@ class Answers(Collector):
         return self.totals.text()
 
     def collect(self) -> Iterable[Metric]:
-        """The supervisor's state of its front ends."""
+        """The supervisor's metrics of its front ends."""
         running = read_family("front_ends", len(self._shares()))
         load, lag = read_family("front_end_connections"), read_family("front_end_lag_seconds")
         for share in self._shares():

@@ -1,5 +1,6 @@
-"""The child's side of its supervisor: the child ends with the supervisor, and reads its messages on the event
-loop."""
+"""A child's connection to its supervisor: the child ends with the supervisor, and reads its messages on the
+event loop.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ MEANINGLESS: Final = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
     *(getattr(signal, name) for name in ("SIGIO", "SIGPWR") if hasattr(signal, name)),
 )
-"""Signals that end a process by default, and that the server neither sends nor handles."""
+"""Signals that by default end a process, and that the server neither sends nor handles."""
 
 
 def die_with_parent(parent: int) -> None:
@@ -55,7 +56,7 @@ def run_child(arguments: Sequence[str], work: Callable[[socket.socket, Begin, Se
     Returns the exit code. If the work cannot start, the child sends the supervisor the reason.
 
     Raises:
-        ProtocolError: the first message is another one, or the supervisor has ended.
+        ProtocolError: the first message is of another kind, or the supervisor has ended.
     """
     control = control_socket(arguments)
     data, descriptors, _, _ = socket.recv_fds(control, MAX_INLINE_BYTES + 1, MAX_DESCRIPTORS)

@@ -54,7 +54,7 @@ PING_PERIOD_S = 0.25
 """Seconds from one heartbeat to the next."""
 
 RESPONSIVE_S = 2 * PING_PERIOD_S
-"""Seconds without a heartbeat after which a front end gets no new connection."""
+"""Seconds without a heartbeat after which a front end gets no new connections."""
 
 SILENT_S = 2.0
 """Seconds without a heartbeat after which a front end is killed: its callers miss 25 frames."""
@@ -64,15 +64,16 @@ ENGINE_SILENT_S = 10.0
 continue."""
 
 STUCK_S = 2.0
-"""Seconds of a stuck step after which such an engine is killed, too; an engine also reports one after the
-whole server was suspended."""
+"""Seconds of a stuck step after which such an engine is killed too. An engine also reports a stuck step after
+the whole server was suspended.
+"""
 
 ANSWER_S = 0.2
-"""Seconds for the answer to an operator's question; later answers are dropped."""
+"""Seconds to wait for the answer to an operator's question; later answers are dropped."""
 
 
 class LocalTask:
-    """Stands for the process of a child that is a task of this one."""
+    """Replaces the process of a child that is a task of this process."""
 
     def __init__(self, work: Coroutine[Any, Any, None], end: ControlSocket) -> None:
         """Start ``work``; its ``end`` of the control socket sends the reason if it cannot start."""
@@ -181,7 +182,7 @@ class Child:
         return self.is_ready and self.silent_s <= RESPONSIVE_S and not self.peer.is_congested
 
     def beat(self, elapsed_s: float) -> None:
-        """Request a heartbeat, or add to the time for which one is overdue."""
+        """Request a heartbeat, or increase the time for which it is overdue."""
         if self._pong is not None:
             if not self._pong.done() or self._pong.exception():
                 self.silent_s += elapsed_s
@@ -232,7 +233,7 @@ class Child:
 class ChildProcesses:
     """Starts children with the commands ``engine`` and ``front_end``; each gets ``task`` first.
 
-    ``devices`` are those of several engines, one process each.
+    ``devices`` are the devices of several engines, each with one process.
     """
 
     engine: Sequence[str]
@@ -250,7 +251,9 @@ class ChildProcesses:
         return await Child.start(name, self.engine, Begin(number, self.task), hear)
 
     async def start_front_end(self, number: int, engines: Sequence[Child], hear: Handle[Message]) -> Child:
-        """Start a front end with a link to each engine, all ready; raises as :meth:`start_engine`."""
+        """Start a front end with a link to each engine, which must be ready. It raises as
+        :meth:`start_engine`.
+        """
         with contextlib.ExitStack() as stack:
             links = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in engines]
             for pair in links:

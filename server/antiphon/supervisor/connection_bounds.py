@@ -21,15 +21,16 @@ MAX_OPEN_FILES: Final = 65_536
 """Highest soft limit of open files: thousands of calls and their recordings need far fewer."""
 
 ACCEPT_COST: Final = 0.05
-"""Cost of a connection that is only accepted and closed, or waits, relative to a served one (1 ms): 30 to 50
-us."""
+"""Cost of a connection that is only accepted and closed, or that waits, relative to a served connection (1
+ms): 30 to 50 us.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
     """The limits: connections at once and new ones a second, in total and per address.
 
-    Per address, 0 is unlimited; None is a quarter of the total, and unlimited for this machine itself.
+    Per address, 0 means unlimited. None means a quarter of the total, and unlimited for this machine itself.
     """
 
     connections: int = 10_000
@@ -38,7 +39,7 @@ class ConnectionLimits:
     new_per_s_per_address: float | None = None
 
     def of_address(self, address: str) -> tuple[float, float]:
-        """Limits of ``address``: connections at once and new ones a second; 0 is unlimited."""
+        """Limits of ``address``: connections at once and new ones a second; 0 means unlimited."""
         spared = is_own(address)
         at_once, new = self.connections_per_address, self.new_per_s_per_address
         if at_once is None:
@@ -49,7 +50,7 @@ class ConnectionLimits:
 
 
 class TokenBucket:
-    """A token bucket: ``rate`` a second, and a second's worth at once."""
+    """A token bucket: ``rate`` tokens a second, and at most one second's tokens at once."""
 
     __slots__ = ("_filled_s", "rate", "tokens")
 
@@ -96,8 +97,9 @@ class ConnectionBounds:
         return self._accepted.wait_s(now_s)
 
     def let_in(self, address: str) -> str:
-        """Count an accepted connection, or return the reason why its address ("": not counted) is
-        rejected."""
+        """Count an accepted connection, or return the reason why its address is rejected. An address "" is
+        not counted.
+        """
         self._accepted.tokens -= 1.0
         refusal = self._refused(address) if address else ""
         if not refusal:
@@ -105,7 +107,7 @@ class ConnectionBounds:
         return refusal
 
     def serve_wait_s(self, now_s: float) -> float:
-        """Seconds until the next connection may be served, apart from the limit on connections."""
+        """Seconds until the next connection may be served, without regard to the limit on connections."""
         return self._new.wait_s(now_s)
 
     def serve(self) -> None:

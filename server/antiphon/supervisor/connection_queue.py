@@ -10,25 +10,25 @@ from antiphon.supervisor.connection_bounds import ConnectionBounds, ConnectionLi
 C = TypeVar("C", bound=Hashable)
 
 MAX_WAITING: Final = 512
-"""Most waiting connections, each an open file.
+"""Maximum number of waiting connections, each an open file.
 
-One that has sent data waits at most five seconds if 200 connections a second are served, half of them the
-oldest.
+A connection that has sent data waits at most five seconds if 200 connections a second are served and half of
+them are the oldest.
 """
 
 WAITING_SHARE: Final = 0.25
-"""Most waiting connections as a share of all, if that is less."""
+"""Maximum number of waiting connections, as a share of all connections, if that is less."""
 
 SPOKEN_SHARE: Final = 0.25
-"""Share of all connections that is reserved for those that have sent data."""
+"""Share of all connections that is reserved for connections that have sent data."""
 
 
 class WaitingConnections(Generic[C]):
     """Connections in the order in which they are served.
 
-    Connections that have sent data are first, and of these, one from the address with the fewest. Among
-    equals the newest and the oldest alternate: a new one is the next or the one after, and every one is
-    served.
+    Connections that have sent data come first, and among these a connection from the address with the fewest.
+    Among equals the newest and the oldest alternate, so a new connection is served as the first or the
+    second, and every connection is served.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,9 @@ class WaitingConnections(Generic[C]):
         return next(reversed(fewest))
 
     def least(self) -> C:
-        """The connection to drop: the oldest one without data, from the address with the most."""
+        """The connection to drop: the oldest connection without data, from the address that has the most
+        connections.
+        """
         most = max((self._silent or self._spoken).values(), key=len)
         return next(iter(most))
 
@@ -94,9 +96,10 @@ class WaitingConnections(Generic[C]):
 class ConnectionQueue(Generic[C]):
     """Tracks connections from their acceptance to their end; times are seconds of one clock.
 
-    They are accepted far faster than they are served, so that none waits behind others in the kernel's queue.
-    A flood of half-open connections therefore does not delay a connection with a request. The flood waits in
-    this bounded queue, and a share of the places is reserved for connections that have sent data.
+    They are accepted far faster than they are served, so no connection waits behind others in the kernel's
+    queue. A flood of half-open connections therefore does not delay a connection with a request. Half-open
+    connections wait in this bounded queue, where a share of the places is reserved for connections that have
+    sent data.
     """
 
     def __init__(self, limits: ConnectionLimits, now_s: float) -> None:
@@ -107,11 +110,11 @@ class ConnectionQueue(Generic[C]):
 
     @property
     def lacks_room(self) -> int:
-        """The number of connections with data that wait for the end of another one."""
+        """The number of connections with data that wait for the end of another connection."""
         return self.waiting.spoken if self.bounds.is_full else 0
 
     def add(self, connection: C, address: str) -> tuple[C, str] | None:
-        """Add an accepted connection; returns one to drop, with its address, if too many wait."""
+        """Add an accepted connection; return a connection to drop, with its address, if too many wait."""
         gone = None
         if len(self.waiting) >= self._most_waiting:
             least = self.waiting.least()

@@ -23,7 +23,7 @@ from antiphon.supervisor.connection_queue import ConnectionQueue
 from antiphon.supervisor.messages import Connection, Load, MakeRoom
 
 LISTEN_BACKLOG = 1024
-"""Length of the kernel's queue: most of a burst above the accept rate."""
+"""Length of the kernel's queue; it holds most of a burst that exceeds the accept rate."""
 
 ACCEPTED_AT_ONCE = 16
 """Connections accepted in one iteration of the event loop, in less than a millisecond."""
@@ -38,8 +38,8 @@ SHORTAGE_PAUSE_S = 1.0
 class FrontEndShare:
     """The connections of one front end, by its reports.
 
-    A socket stays open here until the front end reports it: sockets that were not reported go to other front
-    ends.
+    A socket stays open in this process until the front end reports it; if the front end ends, unreported
+    sockets go to other front ends.
     """
 
     def __init__(self, child: Child) -> None:
@@ -52,7 +52,7 @@ class FrontEndShare:
 
     @property
     def load(self) -> int:
-        """Active connections, and those in transit to the front end."""
+        """Number of active connections, and of connections in transit to the front end."""
         return self.busy + len(self.under_way)
 
     def give(self, number: int, connection: socket.socket, address: str) -> None:
@@ -86,8 +86,9 @@ class Dispatcher:
         families: MetricFamilies,
         log: Log,
     ) -> None:
-        """Use bound sockets; ``counted_address`` returns the name under which an address counts, "" for not
-        at all."""
+        """Use bound sockets; ``counted_address`` returns the name under which an address counts, "" means
+        that it is not counted.
+        """
         self._listeners = listeners
         self._counted_address = counted_address
         self._log = SparseLog(log, asyncio.get_running_loop().time, burst=1)
@@ -120,7 +121,9 @@ class Dispatcher:
             self._hand_out()
 
     def remove(self, number: int) -> None:
-        """Remove a front end that has ended: its connections are gone, and those in transit go to others."""
+        """Remove a front end that has ended: its connections are lost, and connections in transit go to other
+        front ends.
+        """
         share = self._shares.pop(number, None)
         if share is None:
             return

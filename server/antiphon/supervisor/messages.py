@@ -24,7 +24,8 @@ class Message(MessageBase, frozen=True):
 
 
 class Begin(Message, frozen=True):
-    """To a child, first: its number, and its task as bytes that the child's main decodes.
+    """The first message to a child: its number, and its task as bytes, which the child's main function
+    decodes.
 
     A front end gets the fingerprints of the ``models`` that the engines run, by name.
     """
@@ -78,7 +79,9 @@ class MakeRoom(Message, frozen=True):
 
 
 class Load(Message, frozen=True):
-    """From a front end: connections received so far, active ones, and those closed since the last report."""
+    """From a front end: the number of connections received so far, of active ones, and the connections closed
+    since the last report.
+    """
 
     received: int
     busy: int
@@ -117,8 +120,8 @@ class Drain(Message, frozen=True):
 class BeginDrain(Message, frozen=True):
     """From a front end: an operator drains the server, and moves calls to the worker at ``target``.
 
-    With the device of an ``engine``, only that engine drains, and its calls may move to others of this
-    worker.
+    If ``engine`` names a device, only the engine on it drains, and its calls may move to other engines of
+    this worker.
     """
 
     target: str
@@ -166,7 +169,8 @@ class Body(Message, frozen=True):
 class Take(Message, frozen=True):
     """From a front end: request one more session of a key and an address, as lease ``lease``.
 
-    A limit of 0 is none. ``kind`` is the plural name of the counted things; each kind is counted separately.
+    A limit of 0 means no limit. ``kind`` is the plural name of the counted things; each kind is counted
+    separately.
     """
 
     lease: int
@@ -217,7 +221,9 @@ class Compared(Message, frozen=True):
 
 
 class AskPhase(Message, frozen=True):
-    """From a front end: an operator sets a phase of the trial; the answer is a ``Body`` with its state."""
+    """From a front end: an operator sets the phase of the trial; the answer is a ``Body`` with the trial's
+    state.
+    """
 
     phase: Phase
 
@@ -232,5 +238,5 @@ CONTROL: Final = Codec(leaves(Message))
 """Encodes the messages above."""
 ControlSocket: TypeAlias = MessageSocket[Message] | LocalSocket[Message]
 Connect: TypeAlias = Callable[..., ControlSocket]
-"""Creates one end of a control socket, with a handler of its messages and ``lost``."""
+"""Creates one end of a control socket; its arguments are a handler for messages and the callback ``lost``."""
 ControlReply: TypeAlias = Reply[Message]

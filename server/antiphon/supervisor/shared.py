@@ -1,4 +1,6 @@
-"""State shared by the front ends of a server: sessions and seconds of callers, signed requests, a trial."""
+"""State that the front ends of a server share: sessions and seconds of callers, signed requests, and a
+trial.
+"""
 
 from __future__ import annotations
 
@@ -69,13 +71,13 @@ class Quota:
 
 
 KEPT_DAYS: Final = 3
-"""Days kept: today, and two more in case the clock steps by a day and back."""
+"""Number of days that are kept: today, and two more in case the clock steps by a day and back."""
 
 
 class DaySeconds:
     """The seconds of calls with each key on a day, from reports of running and ended front ends.
 
-    A clock may step, so the most recently reported days are kept, each with its own sums.
+    Because a clock may step, the most recently reported days are kept, each with its own sums.
     """
 
     def __init__(self) -> None:
@@ -96,7 +98,7 @@ class DaySeconds:
         return Used(tuple(sums))
 
     def gone(self, front_end: int) -> None:
-        """Keep the last report of an ended front end; its successor starts at 0."""
+        """Keep the last report of a front end that has ended; its successor starts at 0."""
         for day, reported in self._by_front_end.items():
             self._past[day].update(reported.pop(front_end, {}))
 
@@ -105,14 +107,16 @@ FRESH_S: Final = 60.0
 """Largest age of a signed request in seconds: the difference of two workers' clocks, and the transit."""
 
 KEPT_REQUESTS: Final = 4096
-"""Signed requests kept at any age: a worker sends one for each call that it hands over."""
+"""Number of signed requests that are kept at any age. A worker sends one request for each call that it hands
+over.
+"""
 
 
 class SeenRequests:
     """Signed requests that were executed and may still be valid: each is executed only once per server.
 
     Only requests with a valid signature are added, so only workers can fill it. The clock is monotonic. The
-    last requests are kept at any age, since the clock of a header's time may step.
+    last requests are kept at any age, because the clock for the time in a header may step.
     """
 
     def __init__(self) -> None:
@@ -130,12 +134,13 @@ class SeenRequests:
 
 
 def refused(who: str, count: int, limit: int, kind: str) -> str:
-    """The reason for refusing a further one, with the numbers, or ""; a limit of 0 is none."""
+    """The reason for refusing one more, with the numbers, or ""; a limit of 0 means no limit."""
     return f"{who} has {count} of {limit} {kind}" if 0 < limit <= count else ""
 
 
 class SharedState:
-    """State of the whole server for its front ends, in the supervisor's process or in the only one.
+    """State of the whole server for its front ends, in the supervisor's process or in a single-process
+    server.
 
     ``trial`` exists while a model is on trial; ``answer`` answers questions for operators.
     """

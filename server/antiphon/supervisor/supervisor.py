@@ -59,11 +59,11 @@ from antiphon.supervisor.shared import SharedState
 class SupervisorPlan:
     """The plan of a server, with all its time limits.
 
-    ``start_engine`` and ``start_front_end`` are those of :class:`ChildProcesses`. ``leave_s`` limits the time
-    that a child takes to end. ``announce`` gets the engines' description once callers can connect. Unless it
-    ``replaces`` front ends, the server ends with the first of them. The children's recordings are written to
-    ``trace_file``. ``canary`` has the rules if a model is on trial. ``families`` are the metrics of
-    connections; None creates them.
+    ``start_engine`` and ``start_front_end`` are methods of :class:`ChildProcesses`. ``leave_s`` limits the
+    time that a child takes to end. ``announce`` gets the engines' description once callers can connect.
+    Unless it ``replaces`` front ends, the server ends when the first of them ends. The children's recordings
+    are written to ``trace_file``. ``canary`` has the rules if a model is on trial. ``families`` are the
+    metrics of connections; None creates them.
     """
 
     start_engine: Callable[[int, Handle[Message]], Awaitable[Child]]
@@ -86,10 +86,10 @@ EXIT_NONE_LEFT = 70
 EXIT_CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130}
 
 START_S = 60.0
-"""Seconds until a front end must be ready; it takes about one second on an idle machine."""
+"""Seconds within which a front end must be ready; it takes about one second on an idle machine."""
 
 UNSERVED_S = 60.0
-"""Seconds without a front end that starts, after which the server ends; each is retried until then."""
+"""Seconds after which the server ends if no front end can start; until then it tries again."""
 
 TRACE_S = 5.0
 """Seconds for a process to send its recording."""

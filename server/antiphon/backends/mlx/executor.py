@@ -59,7 +59,7 @@ def device_bytes(device: mx.Device) -> dict[str, int]:
 
 
 def quantization_of(loaded: Loaded) -> str:
-    """The quantised parts of a model: "weights-int4+kv-int8", one of these, or "none"."""
+    """The quantised parts of a model: "weights-int4+kv-int8", one of its two halves, or "none"."""
     parts = [f"weights-int{bits}" for bits in loaded.bits]
     if loaded.generator is not None and loaded.generator.model.int8_kv:
         parts.append("kv-int8")
@@ -99,8 +99,9 @@ class MlxRows:
         )
 
     def on_device(self) -> AbstractContextManager[object]:
-        """Select the device: each thread has its own default, and the engine's thread may not be the
-        maker's."""
+        """Select the device: each thread has its own default device, and the engine's thread may not be the
+        thread that made this object.
+        """
         return mx.stream(self._device)
 
     def allocate(self, slots: int) -> None:
@@ -142,7 +143,7 @@ class MlxRows:
             evaluate(self.state.tensors)
 
     def choose_threads(self) -> None:
-        """No effect: there is one way to use threads."""
+        """No effect: mlx has one way to use threads."""
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters; no effect for a codec."""
@@ -196,7 +197,7 @@ class MlxRows:
         *,
         is_fixed: bool = False,
     ) -> tuple[list[NDArray[Any]], float]:
-        """Run a stage over some rows; returns its results, ``[m, ...]`` each, and its milliseconds.
+        """Run a stage over some rows; return its results, each ``[m, ...]``, and its time in milliseconds.
 
         ``frames`` are the rows' frames before this one.
         """
@@ -212,7 +213,7 @@ class MlxRows:
     def decode(
         self, rows: IntArray, frames: Frames, codes: IntArray, *, is_fixed: bool = False
     ) -> tuple[FloatArray, float]:
-        """Codes int32 ``[m, codebooks]`` to PCM ``[m, frame_samples]``, and the milliseconds."""
+        """Codes int32 ``[m, codebooks]`` to PCM ``[m, frame_samples]``, and the time in milliseconds."""
 
         def work(step: Step) -> list[mx.array]:
             return [self.mimi.decode(mx.array(step.packing.spread(codes)), step)]
@@ -225,8 +226,8 @@ def evaluate(*arrays: object) -> None:
     """Compute arrays, or trees of them, on the device.
 
     Raises:
-        DeviceLostError: the computation failed. Inputs that gave their memory to a result may be lost with
-            it, including those of other rows, so no state is reliable.
+        DeviceLostError: the computation failed. Inputs whose memory mlx reused for a result may be lost
+            too, including the state of other rows, so no state is reliable.
     """
     try:
         mx.eval(*arrays)
@@ -238,7 +239,7 @@ PASS_FRAMES = 8
 """Frames of a prompt read in one pass."""
 
 ANY_FRAMES = np.array([1 << 30])
-"""The age of a codec that belongs to no row: its ring is read as a whole."""
+"""The age of a codec that belongs to no row: its whole ring is read."""
 
 PAUSE_INDEX = 0
 """The entry of an extra head's softmax that is the probability of a pause."""
@@ -279,7 +280,7 @@ class MlxFrames(MlxRows):
     def encode(
         self, rows: IntArray, frames: Frames, pcm: FloatArray, *, is_fixed: bool = False
     ) -> tuple[IntArray, float]:
-        """PCM ``[m, frame_samples]`` to codes int32 ``[m, codebooks]``, and the milliseconds."""
+        """PCM ``[m, frame_samples]`` to codes int32 ``[m, codebooks]``, and the time in milliseconds."""
 
         def work(step: Step) -> list[mx.array]:
             return [self.mimi.encode(mx.array(step.packing.spread(pcm)), step)]
@@ -296,10 +297,10 @@ class MlxFrames(MlxRows):
         is_fixed: bool = False,
         chooser: TokenChooser | None = None,
     ) -> tuple[IntArray, FloatArray | None, float]:
-        """Input codes to the tokens int32 ``[m, 1 + dep_q]`` of the complete frame, text first.
+        """Map input codes to the tokens int32 ``[m, 1 + dep_q]`` of the complete frame, text first.
 
-        Also the probabilities of a pause ``[m, heads]``, if the model has such heads, and the milliseconds.
-        ``chooser`` chooses the tokens; without it the rows' parameters do.
+        Also return the probabilities of a pause ``[m, heads]``, if the model has such heads, and the time in
+        milliseconds. ``chooser`` chooses the tokens; without it the rows' parameters do.
         """
         generator, sampler = self.generator, self.sampler
         assert generator is not None
@@ -319,11 +320,13 @@ class MlxFrames(MlxRows):
 
     @property
     def pass_frames(self) -> int:
-        """Frames of a prompt that one piece of work takes."""
+        """Number of frames of a prompt that one call reads."""
         return PASS_FRAMES
 
     def encode_piece(self, codec: State | None, pcm: FloatArray) -> tuple[State, IntArray]:
-        """Frames of a voice ``[F, frame_samples]`` to codes ``[F, codebooks]``, on a codec of its own."""
+        """Frames of a voice ``[F, frame_samples]`` to codes ``[F, codebooks]``, with a codec that belongs to
+        no row.
+        """
         with self.on_device():
             codec = codec or State((spec for spec in self.mimi.specs() if spec.name.startswith("encoder")), 1)
             codes = []
@@ -342,7 +345,7 @@ class MlxFrames(MlxRows):
             self._read(row, self.generator.model.embed(mx.array(tokens.T)), frames)
 
     def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:
-        """The same for inputs ``[T, dim]`` that are embedded already."""
+        """Like :meth:`read_tokens`, for inputs ``[T, dim]`` that are already embedded."""
         with self.on_device():
             self._read(row, mx.array(inputs), frames)
 
@@ -375,8 +378,8 @@ class MlxFrames(MlxRows):
 class ScriptedChooser:
     """Samples as usual, but with prescribed text input: ``choices`` int32 ``[n, 2]``.
 
-    The first column is for a model that requests a word, the second for one that does not. The host, which
-    has the script, is therefore not needed between a step's text and its audio. ``asked`` is the sampled
+    The first column is for a model that requests a word, the second for one that does not. The device
+    therefore computes text and audio without asking the host, which has the script. ``asked`` is the sampled
     token.
     """
 
@@ -398,7 +401,9 @@ class MlxTts(MlxRows):
     """Runs tts models, which have no audio input; see :class:`antiphon.backends.base.TextExecutor`."""
 
     def __init__(self, spec: ModelSpec, loaded: Loaded, *, device: mx.Device, compiles: bool) -> None:
-        """Take ownership of loaded modules, whose conditions make cross-attention sources of voices."""
+        """Take ownership of loaded modules, whose conditioners turn voices into sources of
+        cross-attention.
+        """
         super().__init__(spec, loaded, device=device, compiles=compiles)
         assert loaded.conditions is not None
         self._conditions = loaded.conditions

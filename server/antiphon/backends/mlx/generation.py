@@ -51,8 +51,8 @@ class DelayCache:
     def spoken(self, step: Packed, offsets: mx.array, tokens: mx.array) -> mx.array:
         """Store the model's output of step ``offsets [n]``; returns the frame that is now complete.
 
-        ``tokens`` int32 ``[n, generated]`` to the same. The result for rows with ``offsets < max_delay`` is
-        undefined: they have no complete frame.
+        ``tokens`` and the result are int32 ``[n, generated]``. The result for rows with ``offsets <
+        max_delay`` is undefined: they have no complete frame.
         """
         cache = step.read("lm.tokens")
         following = offsets[:, None] + 1
@@ -74,7 +74,9 @@ class TokenChooser(Protocol):
 
 
 class Generator:
-    """A language model that maps ``n_q - dep_q`` codes a frame to a text token and ``dep_q`` codes."""
+    """A language model whose input is ``n_q - dep_q`` codes a frame, and whose output is a text token and
+    ``dep_q`` codes.
+    """
 
     def __init__(self, model: LanguageModel, spec: LMSpec, *, audio_delay: int = 0) -> None:
         """Combine a loaded model with its delays; audio tokens begin ``audio_delay`` steps after text."""
@@ -104,7 +106,8 @@ class Generator:
         *,
         is_silent: bool = False,
     ) -> mx.array:
-        """Choose the output after :meth:`listen`: tokens int32 ``[n, 1 + dep_q]`` of the complete frame.
+        """Choose the output after :meth:`listen`; return the tokens int32 ``[n, 1 + dep_q]`` of the complete
+        frame.
 
         They are valid once a row has processed more than ``max_delay`` frames. ``draw`` makes the noise while
         the device computes the logits. ``is_silent``: every row is within its audio delay, so no audio token

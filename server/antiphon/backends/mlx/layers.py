@@ -109,7 +109,7 @@ class Linear:
 
 
 class Weights:
-    """A file's tensors under our names, in the dtype of the computation; each may be used several times.
+    """A file's tensors under this package's names, in the compute dtype; each may be used several times.
 
     ``where`` names the file in errors.
     """
@@ -127,7 +127,7 @@ class Weights:
         """An unquantised tensor.
 
         Raises:
-            CheckpointFormatError: there is none, or it has another shape.
+            CheckpointFormatError: the tensor is missing, or has another shape.
         """
         found = self._take(name)
         if tuple(found.shape) != shape:
@@ -137,8 +137,8 @@ class Weights:
         return found.astype(self.dtype)
 
     def matrix(self, name: str, rows: int | None, columns: int) -> Matrix:
-        """The matrix ``{name}.weight``, quantised or not; with ``rows`` None the file determines their
-        number.
+        """The matrix ``{name}.weight``, quantised or not; if ``rows`` is None, the file determines the number
+        of rows.
 
         Raises:
             CheckpointFormatError: as :meth:`array`.
@@ -239,10 +239,10 @@ def rotate(x: mx.array, cos: mx.array, sin: mx.array, *, interleaved: bool) -> m
 
 @dataclass(frozen=True, slots=True)
 class TokenEmbedding:
-    """One stream's table ``[entries, width]``, projected to ``dim`` where the width is lower.
+    """One stream's table ``[entries, width]``, with a projection to ``dim`` if the width is lower.
 
-    With ``pair`` a token combines two: ``first + entries * (second + 1)``; both use the table, each with its
-    own projection, and a second of -1 adds nothing (tts-1.6b's text of two voices).
+    With ``pair`` a token combines two tokens: ``first + entries * (second + 1)``. Both use the table, each
+    with its own projection. A second token of -1 adds nothing (tts-1.6b's text of two voices).
     """
 
     table: Matrix
@@ -267,7 +267,7 @@ class TokenEmbedding:
 def load_embedding(
     weights: Weights, name: str, entries: int, dim: int, low_rank: int | None = None, *, demux: bool = False
 ) -> TokenEmbedding:
-    """The embedding ``name``; with ``demux``, of tokens that combine two.
+    """The embedding ``name``; with ``demux`` each token combines two.
 
     Raises:
         CheckpointFormatError: the file has another shape.
@@ -281,7 +281,7 @@ def load_embedding(
 
 
 class StreamEmbeddings:
-    """The tables of all audio streams in one array; their entries are added up."""
+    """The tables of all audio streams in one array; the entries of a frame are added up."""
 
     def __init__(self, weights: Weights, prefix: str, streams: int, entries: int, dim: int) -> None:
         """Take the tables ``{prefix}.0`` and so on."""
@@ -298,8 +298,9 @@ Activation: TypeAlias = Callable[[mx.array], mx.array]
 
 
 def gelu(x: mx.array) -> mx.array:
-    """The exact GELU, with the error function; ``moshi_mlx`` approximates it, and its Mimi differs by
-    that."""
+    """The exact GELU, with the error function; ``moshi_mlx`` uses an approximation, so its Mimi differs
+    slightly.
+    """
     return x * (1 + mx.erf(x * math.sqrt(0.5))) * 0.5
 
 

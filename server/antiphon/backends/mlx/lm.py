@@ -1,10 +1,10 @@
-"""The language model: every stream's tokens in, text logits and a hidden vector out, then the depformer.
+"""The language model: tokens of every stream in, text logits and a hidden vector out; then the depformer.
 
 Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.4. The
-sequence of the depformer, the depth transformer, is the codebooks of a single frame, so its keys and values
-exist only within one call and are not part of the state. Each step is a slice with its own weights; slices
-that share weights share arrays. Published files have PyTorch's layout or mlx's. The conditions of a tts model
-apart from its text are computed once in float32: a constant, and sources of voices.
+depformer (depth transformer) runs over the codebooks of a single frame. Its keys and values exist only within
+one call and are not part of the state. Each step is a slice with its own weights; slices that share weights
+share arrays. Published files have PyTorch's layout or mlx's. The conditions of a tts model, except for its
+text, are computed once in float32: a constant, and sources of voices.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def load_conditions(weights: Weights, spec: ModelSpec) -> Conditions:
     """The conditioners of a tts model, from its file's tensors in float32.
 
     Raises:
-        UnsupportedError: conditions that no published model has, or a different combination.
+        UnsupportedError: the conditions, or their combination, occur in no published model.
     """
     config: Mapping[str, Any] = {} if spec.lm is None else spec.lm.config
     if not config.get("conditioners"):
@@ -211,7 +211,7 @@ class LanguageModel:
     """A Moshi-family model from published arguments, generating the first ``steps`` audio streams.
 
     ``steps`` may be lower than ``dep_q``: PersonaPlex's weights contain steps without audible output, which
-    are neither loaded nor run. ``condition [1, dim]``, if given, is added to every input.
+    this class neither loads nor runs. ``condition [1, dim]``, if given, is added to every input.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class LanguageModel:
         return hidden, self.text_linear(hidden)[:, 0]
 
     def embed(self, tokens: mx.array) -> mx.array:
-        """Tokens int32 ``[n, 1 + n_q]`` to the transformer's inputs ``[n, dim]``."""
+        """Embed tokens int32 ``[n, 1 + n_q]`` as the transformer's inputs ``[n, dim]``."""
         return self.audio_emb(tokens[:, 1:]) + self.text_emb(tokens[:, 0])
 
     def read(self, inputs: mx.array, step: Step) -> mx.array:

@@ -133,7 +133,7 @@ def make(
     kv: str = "compute",
     compile: str = "auto",  # noqa: A002  (the option's name on the command line)
 ) -> HostBackend | TtsBackend:
-    """Load a checkpoint into the modules of this package.
+    """Load a checkpoint and return its backend.
 
     ``device`` is "gpu" or "cpu" (None: the GPU if there is one). ``dtype`` is the language model's compute
     dtype (None: bfloat16 on a GPU, float32 on a CPU); matrices that the checkpoint quantises in groups remain

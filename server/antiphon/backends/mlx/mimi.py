@@ -27,7 +27,7 @@ from antiphon.models.weights import USAGE_FLOOR, find_codebooks, is_projection, 
 class CausalConv1d:
     """Causal convolution. State ``{name}.past`` ``[kernel - stride, inputs]``: the last inputs.
 
-    With ``replicate`` the first frame of a row is preceded by copies of its first input instead of zeros, and
+    With ``replicate`` copies of a row's first input precede its first frame, instead of zeros, and
     ``{name}.started`` is set after that frame.
     """
 

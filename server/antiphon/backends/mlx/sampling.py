@@ -27,9 +27,9 @@ from antiphon.models.spec import LMSpec
 def choose(
     logits: mx.array, temperature: mx.array, topk: mx.array, noise: mx.array | None, *, width: int
 ) -> mx.array:
-    """Choose a token a row: float32 ``[n, V]``, scaled already, to int32 ``[n]``.
+    """Choose one token for each row, from scaled logits float32 ``[n, V]`` to int32 ``[n]``.
 
-    ``temperature`` float32 ``[n]`` (0 is greedy), ``topk`` int32 ``[n]`` (1 to V), none above ``width``.
+    ``temperature`` float32 ``[n]`` (0 is greedy), ``topk`` int32 ``[n]`` (1 to V, at most ``width``).
     ``noise`` float32 ``[n, V]``; None means that every row is greedy.
     """
     scaled = mx.where(mx.isnan(logits), -mx.inf, logits)
@@ -48,7 +48,8 @@ def choose(
 
 
 def penalise(logits: mx.array, recent: mx.array, penalty: mx.array, inverse: mx.array) -> mx.array:
-    """Make recent tokens less likely, each once: ``logits [n, V]``, ``recent`` int32 ``[n, C]`` (-1: none).
+    """Make recent tokens less likely; a repeated one counts once: ``logits [n, V]``, ``recent`` int32 ``[n,
+    C]`` (-1: none).
 
     A positive logit is multiplied by ``inverse [n]`` (1 / penalty), any other by ``penalty [n]``
     (Keskar et al. 2019).
@@ -63,7 +64,7 @@ def penalise(logits: mx.array, recent: mx.array, penalty: mx.array, inverse: mx.
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """The sampling values of one tick: its n rows' parameters as columns, and the frame's noise.
+    """The sampling values of one tick: the parameters of its n rows as columns, and the frame's noise.
 
     ``text_noise`` float32 ``[n, text vocabulary]`` and ``audio_noise`` ``[n, dep_q, card]``; None if every
     row is greedy.
@@ -121,7 +122,8 @@ class Sampler:
         self._has_penalty = bool((penalty[0] != 1).any())
 
     def draw(self, packing: Packing, frames: NDArray[np.int64], *, is_silent: bool = False) -> Draw:
-        """The sampling values of a tick whose rows have taken ``frames [m]``, computed by the host.
+        """The sampling values of a tick computed by the host; ``frames [m]`` counts the frames that each row
+        has taken.
 
         With ``is_silent`` no audio is chosen.
         """

@@ -155,7 +155,8 @@ class Packed:
 class Step(Packed):
     """One stage's pass over some rows of a state.
 
-    ``frames`` int64 ``[n]`` counts each row's frames, this one included: a bound on reads of rings.
+    ``frames`` int64 ``[n]`` counts each row's frames, including this one, and so bounds which slots of a ring
+    are read.
     """
 
     def __init__(self, state: State, packing: Packing, frames: NDArray[np.int64]) -> None:
@@ -185,7 +186,7 @@ class Step(Packed):
         self._written.clear()
 
     def write_slots(self, name: str, slots: mx.array, values: mx.array) -> None:
-        """Write the named rows' ``values [n, T, H, ...]`` at ``slots [n, T]`` of a ring."""
+        """Write the named rows' ``values [n, T, H, ...]`` into ``slots [n, T]`` of a ring."""
         ring = self.state.tensors[name]
         ring[self._named[:, None], :, slots[self._places]] = values[self._places].astype(ring.dtype)
 
@@ -199,7 +200,7 @@ Layer: TypeAlias = Callable[[mx.array, Packed], mx.array]
 
 
 def fused(layer: Layer, specs: Iterable[TensorSpec]) -> Layer:
-    """The same layer with its operations fused by mlx; it uses only these tensors of the state."""
+    """A layer with the same result, whose operations mlx fuses; it uses only these tensors of the state."""
     names = [spec.name for spec in specs]
 
     def pure(x: mx.array, tensors: dict[str, mx.array]) -> tuple[mx.array, dict[str, mx.array]]:

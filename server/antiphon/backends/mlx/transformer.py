@@ -19,10 +19,11 @@ _NUMBERS_PER_WORD = 32 // KV_BITS
 
 
 def kv_group_size(head_dim: int) -> int:
-    """Numbers that share a scale in an 8-bit ring: the largest of mlx's group sizes that divides a head.
+    """The number of values that share a scale in an 8-bit ring: the largest of mlx's group sizes that divides
+    a head.
 
     Raises:
-        UnsupportedError: none does.
+        UnsupportedError: no group size divides it.
     """
     for size in _GROUP_SIZES:
         if head_dim % size == 0:
@@ -37,8 +38,8 @@ class KVRing:
     State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p is in slot
     ``p mod capacity``. With ``int8`` they are uint32 ``[H, capacity, D / 4]``, and ``{name}.k_scale``,
     ``.k_bias``, ``.v_scale``, ``.v_bias`` ``[H, capacity, D / group]`` in ``dtype`` hold the affine groups,
-    computed when a token is written: mlx multiplies by these directly. ``position`` counts the positions
-    written.
+    computed when a token is written; mlx multiplies by them without unpacking. ``position`` counts the
+    positions written.
     """
 
     name: str
@@ -74,8 +75,8 @@ class KVRing:
     def attend(self, step: Step, q: mx.array, mask: mx.array, lengths: Sequence[int]) -> mx.array:
         """Queries ``[n, HQ, T, D]`` over the slots that ``mask`` bool ``[n, 1, T, length]`` allows.
 
-        Of each run of the step's packing the slots given by ``lengths`` are read; places outside of all runs
-        get zeros.
+        For each run of the step's packing only the first ``lengths`` slots are read. Places outside of all
+        runs get zeros.
         """
 
         def attend(queries: mx.array, number: int) -> mx.array:
@@ -106,7 +107,9 @@ class KVRing:
 
 
 def attend_by_runs(step: Step, q: mx.array, attend: Callable[[mx.array, int], mx.array]) -> mx.array:
-    """``attend`` of the queries ``[n, HQ, T, D]`` of each run and its number; zeros outside of all runs."""
+    """Apply ``attend`` to the queries ``[n, HQ, T, D]`` of each run, with the run's number; places outside of
+    all runs get zeros.
+    """
     parts, done = [], 0
     for number, (start, stop, _) in enumerate(step.packing.runs):
         parts += [] if start == done else [mx.zeros((start - done, *q.shape[1:]), q.dtype)]
@@ -121,9 +124,9 @@ def attend_by_runs(step: Step, q: mx.array, attend: Callable[[mx.array, int], mx
 class Window:
     """The common values of all layers in one forward pass.
 
-    ``slots [n, T]``: where its positions are written. ``mask`` bool ``[n, 1, T, keys]``: the visible keys of
-    each. ``turn``: cosine and sine of the rotation, if there is one. ``lengths``: the slots that each run of
-    rows reads.
+    ``slots [n, T]`` are the slots to write. ``mask`` bool ``[n, 1, T, keys]``: the visible keys of each.
+    ``turn``: cosine and sine of the rotation, if there is one. ``lengths``: the slots that each run of rows
+    reads.
     """
 
     slots: mx.array
@@ -194,10 +197,11 @@ class CrossAttention:
 
 
 class TransformerLayer:
-    """Self-attention, cross-attention where configured, feed-forward; each normed first and added.
+    """Self-attention, cross-attention where configured, feed-forward; each with a norm before it and added to
+    its input.
 
     Weights of the attention: ``in_proj`` (q, k, v stacked) and ``out_proj``. The part between two uses of the
-    ring is a function of packed arrays only.
+    ring depends only on packed arrays.
     """
 
     def __init__(
@@ -263,7 +267,7 @@ class TransformerLayer:
 def load_layer_scales(
     weights: Weights, prefix: str, dim: int, *, wanted: bool
 ) -> tuple[mx.array | None, mx.array | None]:
-    """A layer's two learnt scales (Touvron et al. 2021), or None twice."""
+    """The two learnt scales of a layer (Touvron et al. 2021), or two None if it has no scales."""
     if not wanted:
         return None, None
     first, second = (weights.array(f"{prefix}.layer_scale_{i}.scale", (dim,)) for i in (1, 2))

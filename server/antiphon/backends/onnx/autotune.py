@@ -36,12 +36,12 @@ class RunCost:
         return cls(max(0.0, float(run_ms)), max(0.0, float(row_ms)))
 
     def bridges(self, idle_rows: int) -> bool:
-        """Whether computing the idle rows in between costs less than another run."""
+        """Whether computing the idle rows in between is cheaper than another run."""
         return idle_rows * self.row_ms < self.run_ms
 
 
 def cut(windows: Sequence[range], parts: int) -> list[list[range]]:
-    """The same rows in at most ``parts`` lists of windows, of about equal numbers of rows; none is empty."""
+    """Divide the windows into at most ``parts`` lists with about equal numbers of rows; no list is empty."""
     total = sum(map(len, windows))
     ends = [total * part // parts for part in range(1, parts + 1)]
     found: list[list[range]] = [[] for _ in ends]
@@ -59,7 +59,7 @@ def cut(windows: Sequence[range], parts: int) -> list[list[range]]:
 def split(rows: Sequence[int], cost: RunCost) -> list[range]:
     """The cheapest windows that contain all of the ascending ``rows``.
 
-    The cost is linear, so each gap between two rows is decided separately.
+    The cost is linear, so each gap between two rows can be decided separately.
     """
     windows: list[range] = []
     for row in rows:
@@ -71,16 +71,18 @@ def split(rows: Sequence[int], cost: RunCost) -> list[range]:
 
 
 BURST_BYTES: Final = 1 << 20
-"""Bytes that one burst of work reads: a fraction of a millisecond, like the handling of a call's message."""
+"""Bytes that one burst of simulated work reads. A burst takes a fraction of a millisecond, like the handling
+of a call's message.
+"""
 PAUSE: Final = 3.0
-"""The pause after a burst, in multiples of its CPU time: the thread uses a quarter of a core."""
+"""The pause after a burst, in multiples of its CPU time, so that the thread uses a quarter of a core."""
 
 
 @contextmanager
 def load(threads: int) -> Iterator[bool]:
-    """Run a thread that uses a quarter of a core, unless ``threads`` leave one free; returns whether it runs.
+    """Run a thread that uses a quarter of a core; return whether it runs.
 
-    A free core is enough for sockets, so nothing is simulated then.
+    If ``threads`` leave a core free, that is enough for sockets, and no load is simulated.
     """
     if threads < max(2, usable_cores()):
         yield False
@@ -106,15 +108,17 @@ def load(threads: int) -> Iterator[bool]:
 LEAST_TURNS: Final = 3
 MOST_TURNS: Final = 7
 TRIAL_S: Final = 0.3
-"""Seconds of measurement for a graph, unless that gives fewer rounds than the minimum."""
+"""Seconds of measurement for a graph. A minimum number of rounds may take longer."""
 SPIN_GAIN: Final = 0.95
-"""The fraction of the time with sleeping threads below which threads spin. Spinning takes CPU time from
-all other work, so a gain within the noise of a measurement is not enough.
+"""Threads spin only if that takes less than this fraction of the time with sleeping threads. Spinning takes
+CPU time from all other work, so a gain within the noise of a measurement is not enough.
 """
 
 
 class ThreadMode(StrEnum):
-    """How a run uses threads: all on one run, sleeping or spinning while they wait, or each on a part."""
+    """How a run uses threads: all threads on one run, which sleep or spin while they wait, or each thread on
+    a part.
+    """
 
     SLEEPING = "sleeping"
     SPINNING = "spinning"
@@ -122,7 +126,7 @@ class ThreadMode(StrEnum):
 
 
 Times: TypeAlias = dict[ThreadMode, dict[int, list[float]]]
-"""Milliseconds of runs, by number of rows."""
+"""Times of runs in milliseconds, by number of rows."""
 
 Prepare: TypeAlias = Callable[[range], Callable[[], object]]
 """Binds neighbouring rows, and returns the run over them."""
@@ -130,8 +134,9 @@ Prepare: TypeAlias = Callable[[range], Callable[[], object]]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Whether threads spin, the number of rows from which parts run at the same time, and the cost of a whole
-    run."""
+    """The chosen way to run a graph: whether threads spin, from which number of rows parts run at the same
+    time, and the cost of a whole run.
+    """
 
     is_spinning: bool
     split_from: int | None
@@ -139,7 +144,9 @@ class Choice:
 
     @classmethod
     def by(cls, times: Times) -> Choice:
-        """The fastest mode by the medians of its runs; the cost is the best run's, without other work."""
+        """Choose the mode with the lowest median time. The cost comes from the fastest run, the one least
+        disturbed by other work.
+        """
         whole = times.get(ThreadMode.SLEEPING) or times[ThreadMode.SPINNING]
         is_spinning = ThreadMode.SLEEPING not in times
         if not is_spinning and ThreadMode.SPINNING in times:
@@ -166,8 +173,8 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
     """Time runs over ``counts`` of ``slots`` rows, alternating, so that other load affects every mode
     equally.
 
-    Modes run one after the other over different rows, as far as possible, so that rings come from memory, as
-    in a call. Each round begins with another mode. Rows are bound before the timing.
+    Modes alternate over different rows, as far as possible, so that rings are read from memory and not from a
+    cache, as in a call. Each round begins with another mode. Rows are bound before the timing.
     """
     modes = list(runs)
     times: Times = {mode: {count: [] for count in counts} for mode in modes}

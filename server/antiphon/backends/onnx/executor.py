@@ -47,7 +47,7 @@ class Language:
         self.allocate(lm.slots)
 
     def allocate(self, rows: int) -> None:
-        """Allocate ``rows`` fresh rows with default parameters, in addition to the graphs' own."""
+        """Allocate ``rows`` fresh rows with default parameters; the graphs allocate their own state."""
         self.delays = DelayRings(self.spec, rows)
         self.sampler = RowSampler(self.spec, rows)
 
@@ -109,7 +109,7 @@ class Language:
 class OnnxRows:
     """S rows of the stages of a model; see :class:`antiphon.backends.base.DeviceRows`.
 
-    ``stages`` are those that have S rows, by kind: "encode", "lm", "depformer", "decode".
+    ``stages`` are the graphs that have S rows, by kind: "encode", "lm", "depformer", "decode".
     """
 
     def __init__(self, spec: ModelSpec, stages: Mapping[str, Stage], facts: BackendInfo) -> None:
@@ -130,7 +130,7 @@ class OnnxRows:
             self.language.allocate(slots)
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """The physical rows of the stage that runs the most."""
+        """The number of physical rows of the stage that runs the most rows."""
         stages = self.stages.values()
         return max(sum(map(len, stage.windows(rows, is_fixed=is_fixed))) for stage in stages)
 
@@ -146,7 +146,7 @@ class OnnxRows:
         self.facts = replace(self.facts, memory={**self.facts.memory, "weights": weights}, threads=threads)
 
     def choose_threads(self) -> None:
-        """Choose how stages with a choice run, with the current number of rows."""
+        """For each stage with a choice, choose how it runs with the current number of rows."""
         for stage in self.stages.values():
             if stage.has_choice:
                 stage.warm_up(row_counts(stage.slots))
@@ -242,7 +242,7 @@ class OnnxTexts(OnnxRows, HostArrays):
         self._first = np.array(spec.lm.delays[1 : 1 + spec.lm.dep_q]) + ScriptRules.of(spec).audio_delay
 
     def reset_rows(self, rows: IntArray) -> None:
-        """Reset rows, erasing their rings, since the graphs may not read hidden content."""
+        """Reset rows and erase their rings, because the graphs may not read hidden content."""
         self.reset(rows)
 
     def advance(self, step: TextStep) -> TextResult:
@@ -282,7 +282,9 @@ class OnnxTexts(OnnxRows, HostArrays):
 
 
 def thread_words(stages: Mapping[str, Stage]) -> str:
-    """Text about the threads of a step: their number, how they wait, and the stages that run in parts."""
+    """A description of how a step uses threads: their number, how they wait, and the stages that run in
+    parts.
+    """
     count = max((stage.threads for stage in stages.values()), default=1)
     if count == 1:
         return "1 thread"

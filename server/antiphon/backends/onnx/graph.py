@@ -1,4 +1,4 @@
-"""One graph over S rows: its state and its buffers, and runs over windows of them without copies."""
+"""One graph over S rows: its state, its buffers, and runs over windows of rows without copies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SLOT_AXES: Final[Mapping[str, int]] = {
 class RowState:
     """S rows of a graph's state, each tensor ``[S, *shape]``.
 
-    A tensor that no run changes (``StateFormat.output`` None) is kept by a reset, too: it is large, and is
+    A reset also keeps a tensor that no run changes (``StateFormat.output`` None). It is large, and is
     overwritten when the row gets another voice.
     """
 
@@ -101,16 +101,16 @@ def _spec_of(form: GraphFormat, entry: StateFormat) -> TensorSpec:
 
 
 BINDINGS: Final = 256
-"""Most windows whose bindings are kept. A binding takes 0.1 ms, a run 0.5 ms or more; 32 rows have 528
-windows, most of which never occur.
+"""Maximum number of windows whose bindings are kept. A binding takes 0.1 ms, a run 0.5 ms or more; 32 rows
+have 528 windows, most of which never occur.
 """
 
 
 class Graph:
-    """A session and its buffers, each tensor ``[S, *shape]`` and always in one place.
+    """A session and its buffers. Each buffer is ``[S, *shape]`` and never moves.
 
-    ``inputs`` and ``outputs`` are the caller's, ``state`` persists from run to run. A run over a window of
-    rows is bound to those rows of every buffer by address. State marked as aliased in the graph's table is
+    The caller fills ``inputs`` and reads ``outputs``; ``state`` persists from run to run. A run over a window
+    of rows is bound to those rows of every buffer by address. State marked as aliased in the graph's table is
     updated in place; the next value of other state is written elsewhere and copied back, since the runtime
     may write an output before it has read the input. State without a next value is read-only.
     """
@@ -134,15 +134,15 @@ class Graph:
         self._bindings: OrderedDict[tuple[range, int], onnxruntime.IOBinding] = OrderedDict()
 
     def use(self, session: onnxruntime.InferenceSession, split: SplitSession | None) -> None:
-        """Use these sessions from now on, and free the former ones."""
+        """Replace the sessions by these, and free the former ones."""
         self._session, self._split = session, split
         self._bindings.clear()
 
     def prepare(
         self, window: range, session: onnxruntime.InferenceSession | None = None
     ) -> Callable[[], None]:
-        """Bind neighbouring rows; returns the run from ``inputs`` and the state to ``outputs`` and the new
-        state.
+        """Bind neighbouring rows; return a function that runs them from ``inputs`` and the state to
+        ``outputs`` and the new state.
 
         ``session`` is another session of the same graph.
         """
@@ -150,7 +150,9 @@ class Graph:
         return partial(self._run, session, self._binding(window, session), window)
 
     def prepare_split(self, parts: Sequence[Sequence[range]]) -> Callable[[], None]:
-        """Like :meth:`prepare`, for parts that run at the same time, each one window after the other."""
+        """Like :meth:`prepare`, for parts that run at the same time. Each part runs its windows one after the
+        other.
+        """
         assert self._split is not None
         session, pool = self._split.session, self._split.pool
         bound = [[self.prepare(window, session) for window in part] for part in parts]

@@ -31,12 +31,12 @@ READ: Final = "read"
 ALONE: Final = (VOICE, READ)
 """Graphs that run one row at a time."""
 SHARED: Final = (READ, "lm")
-"""Graphs of Pocket-TTS that share state, which is therefore in one place."""
+"""Graphs of Pocket-TTS that share state, which is stored once."""
 
 SPLIT_BYTES: Final = 150_000_000
-"""The largest graph that is loaded twice, for parts of a tick at the same time: Mimi's, also with a
-recogniser's 32 codebooks (109 MB in INT8), but not a language model of a thousand million weights, whose
-products are long enough for several threads.
+"""Maximum bytes of a graph that is loaded twice, to run parts of a tick at the same time. Mimi's graphs are
+smaller, also with a recogniser's 32 codebooks (109 MB in INT8). A language model of a thousand million
+weights is larger; its products are long enough for several threads.
 """
 
 
@@ -52,14 +52,14 @@ def make(
     """Load a checkpoint's graphs.
 
     ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is the number for a step on a
-    CPU (None: all usable cores but one), and ``spin`` whether they keep their cores while a step runs (None:
-    where that is measured to be faster). ``chunk_tokens`` is the length of whole sentences in a chunk of
+    CPU (None: all usable cores but one), and ``spin`` whether waiting threads spin during a step (None: if a
+    measurement shows that it is faster). ``chunk_tokens`` is the maximum number of tokens in a chunk of
     Pocket-TTS.
 
     Raises:
-        CheckpointFormatError: a graph is missing, or differs from the manifest.
-        ConfigError: no such device, fewer than one slot or thread, or chunks of another model or of an
-        invalid length.
+        CheckpointFormatError: a graph is missing, or differs from the manifest. ConfigError: the device does
+        not exist, there is less than one slot or thread, or ``chunk_tokens`` is invalid or given for another
+        model.
     """
     spec = checkpoint.spec
     is_pocket = spec.family == POCKET
@@ -116,7 +116,7 @@ def _utterances(
 
 
 def stages(spec: ModelSpec) -> tuple[str, ...]:
-    """The graphs a model of this shape needs."""
+    """The graphs that a model of this shape needs."""
     if (pocket := PocketShape.of(spec)) is not None:
         return (*(("encode",) if pocket.clones else ()), READ, "lm", "decode")
     if spec.lm is None:

@@ -41,7 +41,7 @@ from antiphon.models.sampling import SamplingParameters
 
 TEXT, LATENT = "text", "latent"
 SPOKEN: Final = ("lm", "decode")
-"""Stages whose state is in a snapshot; a voice's encoder has no state afterwards."""
+"""Stages whose state is in a snapshot; the encoder of a voice keeps no state after the voice."""
 TRIAL_ROWS, TRIAL_FRAMES = 4, 3
 
 
@@ -129,7 +129,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         return self.voices.give(row, prompt, self._spec.sample_rate)
 
     def advance(self, rows: IntArray, offered: Sequence[tuple[TextEntry, ...]], *, is_fixed: bool) -> Frames:
-        """Let rows accept the offered words, and compute a frame of each row with work."""
+        """Let rows take the offered words, and compute a frame of each row that has work."""
         m, watch = rows.size, Stopwatch()
         consumed, emitted = (np.zeros(m, np.bool_) for _ in range(2))
         pcm = np.zeros((m, self._spec.frame_samples), np.float32)

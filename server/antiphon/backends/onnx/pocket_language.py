@@ -18,15 +18,15 @@ POSITION: Final = "lm.position"
 
 
 class PocketLanguage:
-    """Keys and values of S rows; each row starts with its voice.
+    """The keys and values of S rows; each row starts with its voice.
 
-    Graphs write at a row's position, which limits their reads; an idle row in a run gets one hidden position,
-    and the end of a text is followed by hidden ones. ``voice`` counts the positions of the voices,
-    ``reached`` those written since the reset, both int64 ``[S]``.
+    Graphs write at a row's position, which limits their reads. In a run, an idle row gets one hidden
+    position; the end of a text gets hidden positions too. ``voice`` counts the positions of the voices,
+    ``reached`` the positions written since the reset; both are int64 ``[S]``.
     """
 
     def __init__(self, read: Stage, lm: Stage, shape: PocketShape) -> None:
-        """Use the stages of loaded graphs, of which ``read`` runs one row at a time."""
+        """Use the stages of loaded graphs, where ``read`` runs one row at a time."""
         self._read, self._lm, self._shape = read, lm, shape
         self.allocate(lm.slots)
 
@@ -82,8 +82,9 @@ class PocketLanguage:
     def say(
         self, rows: IntArray, latents: FloatArray, noise: FloatArray, *, is_fixed: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """The next latents ``[m, width]`` after ``latents``, from ``noise``; and scores of the end
-        ``[m]``."""
+        """Compute the next latents ``[m, width]`` after ``latents``, from ``noise``, and the end-of-speech
+        scores ``[m]``.
+        """
         found = self._lm.run(rows, {"latent": latents, "noise": noise}, is_fixed=is_fixed)
         for row in rows.tolist():
             self._reach(row)

@@ -25,7 +25,8 @@ FLOOR_DB: Final = 35.0
 
 
 def end_on_pause(pcm: FloatArray, sample_rate: int) -> FloatArray:
-    """A recording, float32 ``[N]``, that ends with 80 ms of silence, like ``end_on_pause`` of the package.
+    """A recording, float32 ``[N]``, that ends with 80 ms of silence, like the package's function
+    ``end_on_pause``.
 
     The model continues a voice that stops during speech, and starts late after one with a long silence at its
     end.
@@ -53,7 +54,7 @@ class Recording:
 
 
 class PocketVoices:
-    """Loads voices into rows, piece by piece; ``begins``: a start token precedes a recording."""
+    """Loads voices into rows, piece by piece; with ``begins`` a start token precedes a recording."""
 
     def __init__(self, language: PocketLanguage, encode: Stage | None, *, begins: bool) -> None:
         """Start without voices. ``encode`` is None for a model with exported voices only."""

@@ -36,9 +36,9 @@ VNNI: Final = frozenset({"avx512_vnni", "avx_vnni"})
 
 @dataclass(frozen=True, slots=True)
 class SplitSession:
-    """Runs parts of a tick's rows at the same time: a session of one thread, and the other threads.
+    """Runs parts of a tick at the same time: a session of one thread, called from several threads.
 
-    ``threads`` counts all of them, including the caller's.
+    ``threads`` counts all of them, including the calling thread.
     """
 
     session: onnxruntime.InferenceSession
@@ -50,9 +50,9 @@ class SplitSession:
 class Opener:
     """A graph's file, and the options of its sessions on a CPU with several threads.
 
-    ``threads`` of a step include the calling one. ``spin``: they keep their cores while they wait
-    (:func:`open_session`); None decides by a measurement. ``pool`` has the other threads, for parts of a tick
-    at the same time; None: no parts. ``file_bytes`` is the size of a session's weights.
+    ``threads`` of a step include the calling one. ``spin``: waiting threads spin (:func:`open_session`); None
+    lets a measurement decide. ``pool`` contains the other threads, which run parts of a tick at the same
+    time; None means that ticks have no parts. ``file_bytes`` is the size of a session's weights.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class Opener:
         return open_session(self.path, self.providers, self.threads, spin=spin)
 
     def open_split(self) -> SplitSession | None:
-        """A second session, for parts; None without parts, or as :meth:`open_second`."""
+        """A second session, to run parts of a tick; None if there are no parts, or if it cannot be opened."""
         if self.pool is None or (session := self.open_second(1)) is None:
             return None
         return SplitSession(session, self.pool, self.threads)
@@ -85,10 +85,10 @@ def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, An
     """The device's full name, and the execution providers to request, best first.
 
     ``device`` is "cpu" (also None), "cuda", "cuda:1" or "coreml". The CPU runs the operations that a device
-    cannot.
+    does not support.
 
     Raises:
-        ConfigError: an unknown device, or one that this ONNX Runtime was built without.
+        ConfigError: the device is unknown, or this ONNX Runtime was built without it.
     """
     kind, _, index = (device or "cpu").partition(":")
     if kind not in PROVIDERS or (index and not (kind == "cuda" and index.isdecimal())):
@@ -107,7 +107,9 @@ def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, An
 
 
 def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the CPU's flags guarantee sums of byte products in 32 bits; other x86 CPUs saturate in 16."""
+    """Whether the CPU's flags guarantee that byte products are summed in 32 bits; other x86 CPUs saturate at
+    16 bits.
+    """
     if not cpuinfo.is_file():
         return False
     flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), "")
@@ -117,10 +119,10 @@ def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 def session_options(
     threads: int, *, spin: bool = False, vnni: bool | None = None
 ) -> onnxruntime.SessionOptions:
-    """The options of a session; see :func:`open_session`. ``vnni`` None: by the CPU's flags.
+    """The options of a session; see :func:`open_session`. If ``vnni`` is None, the CPU's flags decide.
 
-    Without VNNI the runtime converts signed weights to bytes, whose products it adds in 32 bits: slower, and
-    exact.
+    Without VNNI the runtime converts signed weights to bytes, whose products it adds in 32 bits, which is
+    slower and exact.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -138,8 +140,8 @@ def open_session(
 ) -> onnxruntime.InferenceSession:
     """Load a graph to run on ``threads`` threads, including the calling one.
 
-    A thread that waits for its next part of a step sleeps, or, with ``spin``, keeps its core during the step.
-    Between steps all threads sleep, which leaves the cores to sockets and codecs.
+    During a step a waiting thread sleeps or, with ``spin``, keeps its core. Between steps all threads sleep,
+    which leaves the cores to sockets and codecs.
 
     Raises:
         CheckpointFormatError: this ONNX Runtime cannot run the file.

@@ -16,12 +16,12 @@ from antiphon.backends.onnx.sessions import Opener, SplitSession, onnxruntime
 from antiphon.models.manifest import Array, GraphFormat
 
 PACKED_STATE_BYTES: Final = 200_000
-"""The largest state of a row that is copied for a run: 0.01 ms in and out, compared with 0.3 ms for one more
-run of the smallest graph (docs/adr/0021-ready-rows.md).
+"""Maximum state of a row that is copied for a run. Copying it in and out takes 0.01 ms; one more run of the
+smallest graph takes 0.3 ms (docs/adr/0021-ready-rows.md).
 """
 TRIED_BYTES: Final = 2_000_000_000
-"""The largest graph that is opened twice at the start, to measure whether its threads should spin; in a
-larger one they sleep, since memory may hold its weights only once.
+"""Maximum size of a graph that is opened twice at the start, to measure whether its threads should spin.
+Threads of a larger graph sleep, because memory may hold its weights only once.
 """
 
 EXEC: Final = "exec"
@@ -32,11 +32,11 @@ class Stage:
     """A graph over S rows. A run names its rows, in any order.
 
     If a row has little state or none, the named rows are packed: their state is copied together, run and
-    copied back. If it has more, state remains in place and the graph runs over windows of neighbouring rows;
-    idle rows among them do not advance. ``cost`` decides which gaps a window bridges. From ``split_from``
-    rows on the windows are cut into one part per thread; parts run at the same time, and one row is one part.
-    ``is_spinning``: threads keep their cores while they wait within a run. All three are measured, the last
-    two only with an ``opener``; the use of spinning and of parts is decided once.
+    copied back. If a row has more state, the state remains in place and the graph runs over windows of
+    neighbouring rows; idle rows in a window do not advance. ``cost`` decides which gaps a window bridges.
+    With at least ``split_from`` rows the windows are cut into one part per thread, and the parts run at the
+    same time. ``is_spinning``: threads keep their cores while they wait within a run. The stage measures all
+    three, the last two only with an ``opener``; it decides once whether to spin and to use parts.
     """
 
     def __init__(
@@ -48,7 +48,9 @@ class Stage:
         *,
         packs: bool = True,
     ) -> None:
-        """Allocate ``rows`` fresh rows for a graph that was checked; ``packs``: little state is packed."""
+        """Allocate ``rows`` fresh rows for a graph that was checked; with ``packs`` little state is
+        packed.
+        """
         self._session, self._form, self._opener = session, form, opener
         self._split: SplitSession | None = None
         self.split_from: int | None = None
@@ -66,7 +68,7 @@ class Stage:
         self.state = RowState(self._form, rows) if self.is_packed else self.graph.state
 
     def windows(self, rows: IntArray, *, is_fixed: bool = False) -> list[range]:
-        """The rows of the graph's buffers that are run for ``rows`` int32 ``[m]``, in ascending windows."""
+        """The ascending windows of buffer rows that are run for ``rows`` int32 ``[m]``."""
         if is_fixed:
             return [range(self.slots)]
         return [range(rows.size)] if self.is_packed else split(sorted(rows.tolist()), self.cost)
@@ -76,8 +78,8 @@ class Stage:
     ) -> dict[str, Array]:
         """Advance ``rows`` int32 ``[m]`` and return copies of the outputs, ``[m, ...]``.
 
-        ``inputs`` are ``[m, ...]``, or one for all rows. ``is_fixed``: one run over all S rows, each in its
-        own place.
+        Each of ``inputs`` is ``[m, ...]``, or one value for all rows. ``is_fixed``: one run over all S rows,
+        each in its own place.
         """
         graph, windows = self.graph, self.windows(rows, is_fixed=is_fixed)
         is_gathered = self.is_packed and not is_fixed
@@ -108,11 +110,10 @@ class Stage:
     def warm_up(self, counts: Sequence[int]) -> None:
         """Run over 1, 2, ... rows, after which no row is fresh, and measure the cost of runs.
 
-        Each time is measured over rows that were not just run: their rings come from memory, as in a call. If
-        sockets share the threads' cores, the best run is one without their work. The cost of a run is that of
-        the best one; the mode is chosen by medians, the first time. Later calls measure only the chosen mode:
-        if it has parts, it keeps them, and if parts are slower, also the former number of rows from which
-        they run.
+        Each measurement uses rows that were not just run, so that rings are read from memory, as in a call.
+        The cost of a run is that of the fastest one, because sockets that share the threads' cores slow the
+        others. The first call chooses the mode by medians; later calls measure only the chosen mode. A mode
+        with parts keeps them, and if parts are slower, keeps the former number of rows from which they run.
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a flag, a top-1: valid input for every graph
@@ -146,7 +147,7 @@ class Stage:
         return sessions
 
     def open_split(self) -> None:
-        """Open the session for parts, unless it is open or there are no parts."""
+        """Open the session for parts, unless it is already open or there are no parts."""
         if self._opener is not None and self._split is None:
             self._use(self._session, self._opener.open_split())
 
@@ -161,7 +162,7 @@ class Stage:
 
     @property
     def has_choice(self) -> bool:
-        """Whether there is a choice in the use of threads: parts, or how they wait."""
+        """Whether threads can be used in more than one way: with or without parts, spinning or sleeping."""
         opener = self._opener
         return opener is not None and (opener.pool is not None or opener.spin is None)
 
@@ -178,7 +179,7 @@ class Stage:
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes of the second copy of the weights that is not loaded while no parts run."""
+        """Bytes of the second copy of the weights, if it is not loaded because no parts run."""
         opener = self._opener
         return 0 if opener is None or opener.pool is None or self._split is not None else opener.file_bytes
 

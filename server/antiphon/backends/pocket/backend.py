@@ -46,9 +46,9 @@ def make_workers(threads: int, name: str) -> ThreadPoolExecutor:
 
 
 def deal(costs: Sequence[float], threads: int) -> list[list[int]]:
-    """The indices of ``costs`` in at most ``threads`` groups of about equal cost, none empty.
+    """Divide the indices of ``costs`` into at most ``threads`` non-empty groups of about equal cost.
 
-    The most expensive is assigned first, each to the cheapest group so far.
+    The most expensive index is assigned first; each goes to the cheapest group so far.
     """
     groups: list[list[int]] = [[] for _ in range(threads)]
     totals = [0.0] * threads
@@ -64,7 +64,7 @@ KEPT_BYTES: Final = 128 * 2**20
 first."""
 
 WAIT_S: Final = 0.005
-"""Seconds that a call waits for a recording between two ticks, which delays active callers."""
+"""Maximum seconds that a call waits for a recording between two ticks. The wait delays active callers."""
 
 
 class Voices:
@@ -114,7 +114,7 @@ TRIAL: Final = "One two three four five, six seven eight nine ten."
 TRIAL_FRAMES: Final = 8
 TRIAL_ROWS: Final = 4
 TRIAL_SHARE: Final = 0.5
-"""The fraction of a frame up to which rows of a thread are timed together, if they fit."""
+"""Fraction of a frame. Rows of a thread are timed together as long as they fit into it."""
 
 
 class PocketRows(HostArrays):
@@ -131,7 +131,7 @@ class PocketRows(HostArrays):
         quantization: str = "none",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Take ownership of a loaded model, and time a few spoken words."""
+        """Take ownership of a loaded model, and time the model on a few words."""
         self.model, self._chunk_tokens, self._frame_samples = model, chunk_tokens, spec.frame_samples
         self.clock, self.threads, self.opening_frames = clock, threads, 1.0
         self._longest_frames = model.longest_frames(LONGEST_CHUNK_TOKENS)
@@ -161,7 +161,7 @@ class PocketRows(HostArrays):
         return PocketRow(self.model, speaker, self._nobody if voice is None else voice, self._frame_samples)
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """As many as are named: rows are independent."""
+        """The number of named rows: rows are independent."""
         return len(self.rows) if is_fixed else int(rows.size)
 
     def warm_up(self, progress: Progress) -> None:
@@ -187,8 +187,8 @@ class PocketRows(HostArrays):
     ) -> list[tuple[bool, Frame | None]]:
         """Let rows take the offered words and compute a frame, on a worker thread.
 
-        Rows within an utterance first run the language model together. If that fails, each runs it
-        separately, which identifies the failed one.
+        Rows within an utterance first run the language model together. If that fails, each row runs it
+        separately, which identifies the failed row.
         """
         going = [said for row in rows if (said := self.rows[row].going_on) is not None]
         if len(going) > 1:
@@ -279,9 +279,9 @@ class PocketRows(HostArrays):
 class PocketBackend(RowHost[PocketRows]):
     """``slots`` rows of one model; see :class:`antiphon.backends.base.Backend`.
 
-    Rows are assigned to threads by their cost, so that one that begins an utterance delays few others; the
-    rows of a thread share its reads of the language model's weights. A failing row does not affect others:
-    the next tick that names it raises its error, before any row is advanced.
+    Rows are assigned to threads by their cost, so that a row that begins an utterance delays few others. The
+    rows of one thread read the language model's weights once for all of them. A failing row does not affect
+    others: the next tick that names it raises its error, before any row is advanced.
     """
 
     def __init__(self, rows: PocketRows, *, slots: int) -> None:
@@ -316,10 +316,10 @@ class PocketBackend(RowHost[PocketRows]):
         return StepOutputs(consumed, emitted, pcm, words, finished=finished, stage_ms=stage_ms)
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
-        """Give a fresh row its voice; a recording takes several calls until it is processed.
+        """Give a fresh row its voice. A recording takes several calls.
 
         Raises:
-            UnsupportedError: the prompt is no voice of this model.
+            UnsupportedError: the prompt is not a voice of this model.
             StepError, DeviceLostError: the model failed.
         """
         check_row(self._info, row)

@@ -49,14 +49,13 @@ def make(
     """Load a checkpoint with the package ``pocket-tts``.
 
     ``threads`` rows are stepped at once (None: all usable cores but one), each on one core. With ``weights``
-    "int8" the package quantises the language model's matrices. Up to ``chunk_tokens`` tokens of whole
-    sentences are spoken as one chunk: with fewer, text that arrives slowly is spoken sooner.
-    ``sampler_steps`` per frame are for models that were trained for more than one.
+    "int8" the package quantises the language model's matrices. A chunk contains whole sentences of up to
+    ``chunk_tokens`` tokens; with a lower value, text that arrives slowly is spoken sooner. ``sampler_steps``
+    above 1 are for models that were trained with several steps per frame.
 
     Raises:
-        UnsupportedError: a model of another family.
-        ConfigError: another device than the CPU, an option out of range, or fewer than one slot.
-        CheckpointFormatError: the package cannot load the files.
+        UnsupportedError: a model of another family. ConfigError: the device is not the CPU, an option out of
+        range, or fewer than one slot. CheckpointFormatError: the package cannot load the files.
     """
     spec, shape = checkpoint.spec, PocketShape.of(checkpoint.spec)
     if shape is None:

@@ -1,13 +1,13 @@
-"""The modules of Pocket-TTS, as its package makes them, run a frame at a time, for one row or several.
+"""The modules of Pocket-TTS, as its package makes them; they run one frame at a time, for one row or several.
 
 The package generates one utterance in its own threads and draws noise from torch's global generator. Here a
 row requests each step, with its own noise: the package's loops (``_generate_audio_stream_short_text``,
 ``_autoregressive_generation`` and ``_decode_audio_worker`` of ``TTSModel`` 4.0.1, ``FlowLMModel.forward``)
 are replaced, its modules are used unchanged.
 
-A single row reads all weights from memory for one vector. With several, each block of a matrix is read once
-and multiplied by every row's vector while a cache holds it. Each product is computed for one row, so its
-result does not depend on the number of rows.
+A single row reads all weights from memory to multiply one vector. With several rows, each block of a matrix
+is read once and multiplied by every row's vector while it is in a cache. Each product is computed for one
+row, so its result does not depend on the number of rows.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from antiphon.models.prompt import Prompt
 BLOCK_NUMBERS: Final = 1 << 17
 """Weights of a block: half a megabyte in float32, which fits into a core's level 2 cache."""
 BLOCK_ROWS: Final = 16
-"""The number of outputs of a block is a multiple of this, so that products use the same routine at its
-edges."""
+"""The number of outputs of a block is a multiple of this, so that a product uses the same routine at the
+edges of a block.
+"""
 
 
 class Together:
@@ -51,7 +52,7 @@ class Together:
     def think(
         self, inputs: Sequence[Tensor], states: Sequence[Mapping[str, Mapping[str, Tensor]]]
     ) -> list[Tensor]:
-        """Each row's ``[1, 1, dim]`` through all layers, after its state."""
+        """Pass each row's ``[1, 1, dim]`` through all layers, after its state."""
         rows = list(inputs)
         for layer, attend in self._layers:
             projected = multiply(layer.self_attn.in_proj, [layer.norm1(x) for x in rows])
@@ -65,7 +66,9 @@ class Together:
 
 
 def multiply(linear: nn.Module, rows: Sequence[Tensor]) -> list[Tensor]:
-    """``linear`` of each row; a linear of another type than torch's own processes the rows one at a time."""
+    """Apply ``linear`` to each row. A linear of a type other than torch's own processes the rows one at a
+    time.
+    """
     if type(linear) is not nn.Linear or linear.bias is not None or len(rows) == 1:
         return [linear(x) for x in rows]
     outputs = max(BLOCK_ROWS, BLOCK_NUMBERS // linear.in_features // BLOCK_ROWS * BLOCK_ROWS)
@@ -86,11 +89,11 @@ _SAMPLERS: Final[Mapping[str, Any]] = MappingProxyType(
     }
 )
 _DECODER: Final = ("upsample", "decoder_transformer", "decoder")
-"""The codec's modules for output; the others only encode a voice."""
+"""The codec's modules for output; its other modules only encode a voice."""
 
 
 class Opening(NamedTuple):
-    """A processed chunk of text: its frames need ``state``, and are ``max_frames`` at most.
+    """A processed chunk of text. Its frames need ``state``; there are at most ``max_frames``.
 
     ``tail_frames`` more follow after the model has ended the speech.
     """
@@ -192,11 +195,11 @@ class PocketModel:
         return Opening(state, max_frames, prepared[1] + 2 if recommended is None else recommended)
 
     def longest_frames(self, tokens: int) -> int:
-        """Frames after which a chunk of ``tokens`` tokens ends, even if the model continues."""
+        """Number of frames after which a chunk of ``tokens`` tokens ends, even if the model continues."""
         return int(self._model._estimate_max_gen_len(tokens))
 
     def codec(self, max_frames: int) -> State:
-        """A fresh decoder's state for ``max_frames`` frames."""
+        """The state of a fresh decoder, for ``max_frames`` frames."""
         length = max_frames * self.mimi_steps
         return {name: module.init_state(1, sequence_length=length) for name, module in self._sounding.items()}
 
@@ -208,7 +211,7 @@ class PocketModel:
         """The language model's output for :meth:`next_latent`, for several rows at once, each ``[1,
         dim]``.
 
-        States advance when all rows are computed: if one fails, none has advanced.
+        States advance only after all rows are computed: if one row fails, no row has advanced.
         """
         heard = [torch.where(torch.isnan(latent), self._flow.bos_emb, latent) for latent in latents]
         thought = self._together.think([self._flow.input_linear(latent) for latent in heard], states)
@@ -225,7 +228,7 @@ class PocketModel:
     ) -> tuple[Tensor, bool]:
         """The frame after ``latent`` [1, 1, width], from ``noise`` [width]; and whether speech is over.
 
-        ``thought``: the language model's output for ``latent``, if it was computed already.
+        ``thought``: the language model's output for ``latent``, if it is already computed.
         """
         out = thought
         if out is None:

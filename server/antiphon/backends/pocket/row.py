@@ -46,7 +46,7 @@ class Utterance(Speech):
 
 @dataclass(slots=True)
 class PocketRow:
-    """A row's session. ``voice`` is never changed."""
+    """A row's session. Its ``voice`` is never modified."""
 
     model: PocketModel
     speaker: SpokenRow
@@ -66,7 +66,9 @@ class PocketRow:
         return None if self.speaker.going_on is None else self.utterance
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """The whole state as named arrays, for :meth:`from_arrays`; a voice's are shared, not copied."""
+        """The whole state as named arrays, for :meth:`from_arrays`; the arrays of a voice are shared, not
+        copied.
+        """
         arrays = _to_arrays(_VOICE, self.voice)
         said = self.utterance
         if said is not None:
@@ -79,7 +81,7 @@ class PocketRow:
     def from_arrays(
         cls, fresh: PocketRow, arrays: Mapping[str, NDArray[Any]], longest_frames: int
     ) -> PocketRow:
-        """A row that continues from :meth:`to_arrays`, with the model and the limits of a fresh one.
+        """A row that continues from :meth:`to_arrays`, with the model and the limits of a fresh row.
 
         Raises:
             UnsupportedError: the arrays are of another model, or damaged.
@@ -124,7 +126,7 @@ class PocketRow:
         return 0 if said is None else state_bytes(said.state) + state_bytes(said.codec)
 
     def speak(self, parameters: SamplingParameters) -> Frame | None:
-        """The next frame, None when there is none for now."""
+        """The next frame, or None if there is none at the moment."""
         while (now := self.speaker.act(self._open)) is not None:
             if isinstance(now, Silence):
                 return Frame(np.zeros(self.frame_samples, np.float32), now.begun)

@@ -1,4 +1,6 @@
-"""The common part of all torch executors: rows of state, their places in a tick, inputs, a step, outputs."""
+"""The common part of all torch executors: rows of state, their places in a tick, inputs, the step, and
+outputs.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def _read_bytes(model: LanguageModel) -> int:
 
 
 def quantization_of(model: LanguageModel) -> str:
-    """The quantised parts of a loaded model: "weights-int8+activations-int8+kv-int8", some of these, or
+    """The quantised parts of a loaded model: "weights-int8+activations-int8+kv-int8", some of these three, or
     "none".
 
     Weights can be int4 too, and keys and values int8-int4 or int4.
@@ -83,10 +85,10 @@ def quantization_of(model: LanguageModel) -> str:
 
 
 WARM_UP_TICKS = 2
-"""The first run of a shape loads its kernels, the second captures it."""
+"""Runs of a shape before it is replayed: the first loads its kernels, the second captures it."""
 
 WARM_UP_FRAMES = 64
-"""The age of rows in frames while they are timed; on a CPU attention reads that many."""
+"""The age of rows in frames while they are timed. On a CPU attention reads this number of frames."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,9 @@ class TorchRows:
     def __init__(
         self, spec: ModelSpec, mimi: Mimi, generator: Generator | None, *, overcommit: float = 1.0
     ) -> None:
-        """Take ownership of loaded modules; :meth:`allocate` makes rows, which share pages
-        (:class:`State`)."""
+        """Take ownership of loaded modules; :meth:`allocate` makes rows, whose rings may share pages
+        (:class:`State`).
+        """
         self._spec, self._mimi, self._generator = spec, mimi, generator
         self._overcommit = overcommit
         self._runner = StageRunner(mimi.device)
@@ -155,7 +158,7 @@ class TorchRows:
 
     @property
     def pipeline(self) -> Pipeline:
-        """The modules and their state, also for tools that inspect them while nothing is served."""
+        """The modules and their state, also for tools that inspect them while no call is served."""
         return self._rows.pipeline
 
     @property
@@ -187,7 +190,7 @@ class TorchRows:
 
     @torch.inference_mode()
     def warm_up(self, progress: Progress) -> None:
-        """Run every shape of a tick until it is captured; without kernels, one row and all of them.
+        """Run every shape of a tick until it is captured. Without kernels, run only one row and all rows.
 
         Raises:
             MemoryError: the device has too little memory for ticks of this number of rows.
@@ -238,7 +241,7 @@ class TorchRows:
                     self._state.tensors[name].fill_(frames * positions)
 
     def choose_threads(self) -> None:
-        """No effect: there is one way to use threads."""
+        """No effect: torch uses threads in one way."""
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters; no effect for a codec."""
@@ -325,7 +328,7 @@ class TorchRows:
         return self._runner.finish()
 
     def text_tokens(self, places: BatchLayout) -> IntArray:
-        """The text tokens in the transfer back, int32 ``[m]``."""
+        """The text tokens in the transfer from the device, int32 ``[m]``."""
         bits: IntArray = self._rows.leaving.numpy()[places.at, self._spec.frame_samples].view(np.int32)
         return bits
 

@@ -1,4 +1,4 @@
-"""Codec, duplex and stt models on torch, and the primitives of their prompts."""
+"""Codec, duplex and stt models on torch, and the operations that read their prompts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from antiphon.backends.torch.pipeline import (
 from antiphon.backends.torch.state import State
 
 PASS_FRAMES = {"cpu": 8, "cuda": 32}
-"""Frames of a prompt read in one pass: as many as cost little more than reading the weights."""
+"""Number of prompt frames read in one pass, which takes little longer than reading the weights."""
 
 
 class TorchFrames(TorchRows):
@@ -82,12 +82,14 @@ class TorchFrames(TorchRows):
 
     @property
     def pass_frames(self) -> int:
-        """Frames of a prompt that one piece of work takes."""
+        """Number of frames of a prompt that one call reads."""
         return PASS_FRAMES[self._mimi.device.type]
 
     @torch.inference_mode()
     def encode_piece(self, codec: State | None, pcm: FloatArray) -> tuple[State, IntArray]:
-        """Frames of a voice ``[F, frame_samples]`` to codes ``[F, codebooks]``, on a codec of its own."""
+        """Frames of a voice ``[F, frame_samples]`` to codes ``[F, codebooks]``, with a codec that belongs to
+        no row.
+        """
         if codec is None:
             specs = [spec for spec in self._mimi.specs() if spec.name.startswith(ENCODER)]
             codec = State(specs, 1, self._mimi.device)
@@ -105,7 +107,7 @@ class TorchFrames(TorchRows):
 
     @torch.inference_mode()
     def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:
-        """The same for inputs ``[T, dim]`` that are embedded already."""
+        """Like :meth:`read_tokens`, for inputs ``[T, dim]`` that are already embedded."""
         given = torch.from_numpy(inputs).to(self._mimi.device, self._model.dtype)
         with self._runner.on_device():
             self._read(row, given[None], frames)

@@ -1,13 +1,13 @@
-"""One step of a language model: delays, temporal transformer, sampling, depformer; guided or not.
+"""One step of a language model, with or without guidance: delays, temporal transformer, sampling, depformer.
 
 **Delays**: stream k's token for frame f enters the model at step f + delays[k] + 1 (0 for the initial token
 before it). The rule is upstream's (``moshi/models/lm.py``, ``LMGen``), as in :mod:`antiphon.models.delays`.
 
-**Guidance**, classifier-free: every row is two sequences to the transformer, one conditioned and one not. The
-rule is that of ``LMGen``, as upstream's ``TTSModel`` uses it: the second sequence has the same audio, without
-text and without a voice. Audio logits move away from the second's; text logits are those of the first. The
-transformer's state has one more axis, ``[2, ...]``, conditioned first, so an operation on a row applies to
-both.
+**Guidance**, classifier-free: for the transformer every row is two sequences, one conditioned and one
+unconditioned. As in upstream's ``TTSModel`` and ``LMGen``, the second sequence has the same audio, no text
+and no voice. Audio logits are moved away from those of the second sequence; text logits come from the first.
+The transformer's state has one more axis, ``[2, ...]``, conditioned first, so an operation on a row applies
+to both sequences.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class DelayCache:
         *,
         is_fused: bool = False,
     ) -> None:
-        """Keep the constants on the device, so that a step can be captured; ``is_fused``: by Triton
-        kernels.
+        """Keep the constants on the device, so that a step can be captured; ``is_fused``: Triton kernels do
+        the work.
 
         ``delays`` are per stream, text first; ``generated`` counts the model's own streams (text included),
-        which come first. ``initial`` is each stream's token before its first.
+        which come first. ``initial`` is each stream's token before its first frame.
         """
         self.generated, self.max_delay = generated, max(delays)
         self.capacity = self.max_delay + 2

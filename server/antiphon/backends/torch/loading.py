@@ -33,11 +33,11 @@ ROUNDING: Final = ("compute", "int8")
 """Values of the options ``weights`` and ``activations``."""
 
 MOST_OVERCOMMIT: Final = 8.0
-"""The largest overcommit: calls of half a minute fill an eighth of Moshi's window."""
+"""The largest overcommit: a call of half a minute fills an eighth of Moshi's window."""
 
 
 def attention_dtype(device: torch.device) -> torch.dtype | None:
-    """The dtype of attention, keys and values; None is that of the weights.
+    """The dtype of attention, keys and values; None means the dtype of the weights.
 
     On a CPU it is float32: a bfloat16 step of stt-1b at 8 rows spends four fifths of its time in bfloat16
     attention (``lab/bench/cpu_models.py``).
@@ -76,11 +76,10 @@ def load_generator(
 ) -> Generator:
     """Load the language model; ``int8_weights`` rounds the recipe's linears as they are loaded.
 
-    Linears that are INT8 or INT4 in the checkpoint are so in any case. ``rounds_input``: whether their inputs
-    are rounded to INT8; None: those of INT8.
-    ``attention`` chooses the implementation of a frame's attention: see
-    :func:`antiphon.backends.torch.kernels.fused.is_fused`. ``conditions`` and ``guidance`` are for a tts
-    model.
+    Linears that are INT8 or INT4 in the checkpoint are so in any case. ``rounds_input``: whether the inputs
+    of these linears are rounded to INT8; None rounds only inputs of INT8 linears. ``attention`` chooses the
+    implementation of a frame's attention: see :func:`antiphon.backends.torch.kernels.fused.is_fused`.
+    ``conditions`` and ``guidance`` are for a tts model.
 
     Raises:
         UnsupportedError: the checkpoint has no language model, the requested attention cannot run, or its
@@ -133,21 +132,22 @@ def make(
 ) -> HostBackend | TtsBackend:
     """Load a checkpoint into our own modules.
 
-    ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` and ``kv`` are
-    the formats of its linears, and of its keys and values: "compute" (that dtype, or INT8 if the checkpoint
-    is INT8) or "int8"; ``kv`` may be any :class:`KVForm`. ``activations`` are the inputs of INT8 and INT4
-    linears: "int8" rounds them, "compute" does not, which is closer to the original and slower; None rounds
-    those of INT8. ``threads`` is the number of torch's threads on a CPU, process-wide (None: all usable cores
-    but one). ``attention`` chooses the implementation of the language model's frame: "triton", our kernels
-    for attention and around it, or "torch"; "auto" is the kernels if they can run. ``guidance`` is the
-    strength with which a tts model without a trained coefficient follows its text and voice (None: its
-    configuration's), see :func:`antiphon.models.conditioning.guidance_of`. ``overcommit`` divides the memory
-    of keys and values that all rows together could fill: rows take pages as they grow, and if none is free
-    the youngest row ends (1: each row has its own pages).
+    ``dtype`` is the dtype of the language model (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` is
+    the format of its linears, ``kv`` of its keys and values: "compute" (that dtype, or INT8 if the checkpoint
+    is INT8) or "int8"; ``kv`` may be any :class:`KVForm`. ``activations`` is the format of inputs of INT8 and
+    INT4 linears: "int8" rounds them, "compute" does not, which is more exact and slower; None rounds only
+    inputs of INT8 linears. ``threads`` is the number of torch's threads on a CPU, process-wide (None: all
+    usable cores but one). ``attention`` chooses the implementation of the language model's frame: "triton"
+    means this package's kernels for attention and the operations around it, "torch" means torch's; "auto"
+    means the kernels if they can run. ``guidance`` is the strength with which a tts model without a trained
+    coefficient follows its text and voice (None: its configuration's), see
+    :func:`antiphon.models.conditioning.guidance_of`. ``overcommit`` divides the memory of keys and values
+    that all rows together could fill: rows take pages as they grow, and if no page is free the youngest row
+    ends (1: each row has its own pages).
 
     Raises:
-        UnsupportedError: an option that this device does not support.
-        ConfigError: no such device, dtype or other option, or fewer than one slot or thread.
+        UnsupportedError: an option that this device does not support. ConfigError: the device, the dtype or
+        another option does not exist, or there is less than one slot or thread.
     """
     spec = checkpoint.spec
     for option, value, forms in (

@@ -1,7 +1,7 @@
-"""Rings in pages: a row's memory is in pages of one pool, not contiguous.
+"""Rings in pages: a row's memory consists of pages of one pool and is not contiguous.
 
-A page holds PAGE_SLOTS slots of every pooled ring, so one table of pages per row serves all layers. Snapshots
-are by slots, in the same form as for a row with contiguous rings.
+A page has PAGE_SLOTS slots of every pooled ring, so one table of pages per row serves all layers. Snapshots
+are ordered by slots, as for a row with contiguous rings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from antiphon.backends.snapshots import TensorSpec
 
 
 def page_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """A page's part of a pooled ring: its shape with PAGE_SLOTS slots."""
+    """The shape of a page's part of a pooled ring, with PAGE_SLOTS slots."""
     shape = list(spec.shape)
     if spec.page_slots > 1:
         del shape[spec.slot_axis]
@@ -38,7 +38,7 @@ def row_pages(spec: TensorSpec) -> int:
 
 
 def by_slots(spec: TensorSpec, pages: Tensor) -> Tensor:
-    """Pages ``[n, *page_shape]`` of a row to its ring ``spec.shape``, of ``n`` pages; a view or a copy."""
+    """Turn a row's pages ``[n, *page_shape]`` into its ring in the order of slots; a view or a copy."""
     ring = pages.movedim(0, spec.slot_axis)
     return ring if spec.page_slots > 1 else ring.flatten(spec.slot_axis, spec.slot_axis + 1)
 
@@ -66,12 +66,14 @@ class PageTable:
     rings: Mapping[str, TensorSpec]
 
     def places(self, rows: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Slots ``[n, T]`` of rows ``[n]`` to their pages and the slots within, both ``[n, T]``."""
+        """The page, and the slot within it, of slots ``[n, T]`` of rows ``[n]``; both ``[n, T]``."""
         pages = self.pages[rows[:, None], torch.div(slots, PAGE_SLOTS, rounding_mode="floor")]
         return pages, slots % PAGE_SLOTS
 
     def read(self, name: str, pool: Tensor, rows: slice, slots: int) -> Tensor:
-        """At least the first ``slots`` of a ring of neighbouring rows, ``[count, *shape]``: a copy."""
+        """A copy of at least the first ``slots`` slots of a ring of neighbouring rows, ``[count,
+        *shape]``.
+        """
         pages = self.pages[rows, : -(-slots // PAGE_SLOTS)]
         spec = self.rings[name]
         of_rows = replace(spec, slot_axis=spec.slot_axis + 1)

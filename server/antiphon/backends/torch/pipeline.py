@@ -1,10 +1,10 @@
-"""One tick on the device: the places of its rows, and its stages over static buffers, as CUDA graphs or
-not.
+"""One tick on the device: the places of its rows, and stages over static buffers, which may run as CUDA
+graphs.
 
-Stages encode, run the language model, decode. The kinds differ only in their stages: codec encodes and
-decodes, stt encodes and runs the model, duplex has all three, tts has no encoder. A stage reads and writes
-only buffers at fixed addresses, so the same function runs eagerly and as a graph, captured once per shape.
-Rows are computed packed, or each in its own place.
+The stages encode, run the language model, and decode. Codec models encode and decode; stt models encode and
+run the language model; duplex models do all three; tts models have no encoder. A stage reads and writes only
+buffers at fixed addresses, so the same function runs eagerly and as a graph, captured once per shape. Rows
+are computed packed, or each in its own place.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ class StageRunner:
 
     On CUDA a stage is captured as a graph the second time its key occurs (the first run loads kernels and
     workspaces, which is forbidden during a capture) and replayed from then on. All graphs share one memory
-    pool: they never run at the same time, and their only results are in the buffers. A stage has no host
+    pool, because they never run at the same time and leave results only in the buffers. A stage has no host
     sync, uses no random generator of torch, and allocates only temporary data.
 
     After :meth:`settle` nothing is captured: a capture waits for the whole device, which delays every call's
     frame, and it fails while another model of the process captures. A stage with a new key then runs eagerly;
     ``late_runs`` counts these runs, and the first one is logged.
 
-    Ticks have a stream of their own, so that two models of one process do not wait for each other's.
+    Each model's ticks have their own CUDA stream, so that two models of one process do not wait for each
+    other.
 
-    On CUDA this turns off cuDNN's TF32 for convolutions of the process: with its ten bits of mantissa Mimi's
-    codes would differ from those on a CPU. torch rejects a process that sets TF32 by both of its interfaces;
-    this is the newer one.
+    On CUDA it turns off cuDNN's TF32 for all convolutions of the process: TF32 has ten bits of mantissa, and
+    with it Mimi's codes would differ from those on a CPU. torch rejects a process that sets TF32 through both
+    of its interfaces; this class uses the newer one.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -75,13 +76,17 @@ class StageRunner:
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Make the device current in this thread: Triton launches on it, wherever its tensors are."""
+        """Make the device current in this thread: Triton launches on the current device, wherever its tensors
+        are.
+        """
         with torch.cuda.device(self._device) if self.on_cuda else nullcontext():
             yield
 
     @contextmanager
     def tick(self) -> Iterator[None]:
-        """Run a tick: its clock starts, and its copies and stages follow the device's earlier work."""
+        """Run a tick in this block: start its clock, and queue its copies and stages after the device's
+        earlier work.
+        """
         if self._stream is None:
             self._marks = [("", self._now())]
             yield
@@ -97,8 +102,9 @@ class StageRunner:
                     outside.wait_stream(self._stream)
 
     def run(self, name: str, key: Hashable | None, stage: Stage) -> None:
-        """Run a stage. ``key`` contains everything that its captured form depends on; None: it is not
-        captured."""
+        """Run a stage. ``key`` contains everything that its captured form depends on; with None the stage is
+        not captured.
+        """
         if self.on_cuda and key is not None:
             self._run_on_cuda((name, key), stage)
         else:
@@ -140,14 +146,14 @@ class StageRunner:
         return {name: _elapsed_ms(start, end) for (_, start), (name, end) in pairs}
 
     def settle(self) -> None:
-        """Stop capturing: every shape of a tick has been run."""
+        """Stop capturing, once every shape of a tick has been run."""
         self._is_settled = True
 
     def forget(self) -> None:
         """Drop every captured graph, after a change of values that were captured.
 
-        All at once: graphs captured on one stream share cuBLAS's workspace, which torch may free with any of
-        them.
+        Graphs must be dropped all at once: those captured on one stream share cuBLAS's workspace, which torch
+        may free with any of them.
         """
         self._graphs.clear()
         self._is_settled = False
@@ -173,7 +179,7 @@ def _elapsed_ms(start: float | torch.cuda.Event, end: float | torch.cuda.Event) 
 
 
 WHOLE_RING = 1 << 30
-"""A bound on reads of rings that is above every ring: kernels bound each row separately, so one captured
+"""A bound above the length of every ring. Kernels bound the reads of each row separately, so one captured
 form serves calls of any age.
 """
 
@@ -196,7 +202,9 @@ class LayoutKind(Enum):
 
 
 def row_buckets(slots: int) -> tuple[int, ...]:
-    """1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, ... up to the number of slots, and that itself."""
+    """1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, ... up to the number of slots, and the number of slots
+    itself.
+    """
     sizes, size = list(_FEW_ROWS), _ROWS_APART
     while size < slots:
         sizes += [size, size + size // 2]
@@ -208,8 +216,8 @@ def row_buckets(slots: int) -> tuple[int, ...]:
 class BatchLayout:
     """The places of one stage.
 
-    ``rows`` int32 ``[n]`` is the row at each, NO_ROW for none. ``at`` ``[m]`` is the place of each named row,
-    in the order they were named. ``runs``, ``filled`` and ``is_padded``: see
+    ``rows`` int32 ``[n]`` is the row at each place, or NO_ROW. ``at`` ``[m]`` is the place of each named row,
+    in the order in which the rows were named. ``runs``, ``filled`` and ``is_padded``: see
     :class:`antiphon.backends.torch.state.PackedStep`.
     """
 
@@ -230,7 +238,8 @@ def place_rows(
 ) -> BatchLayout:
     """Lay out rows int32 ``[m]`` that have received ``frames [m]`` frames, without this one.
 
-    ``is_fixed``: each in its own place among all, and separately in attention without kernels.
+    With ``is_fixed`` each row is in its own place among all rows, and attention without kernels processes it
+    separately.
     """
     count = planned_rows(layout, slots, rows.size, is_fixed=is_fixed)
     at = rows.astype(np.intp) if is_fixed else np.arange(rows.size)
@@ -274,12 +283,12 @@ def codec_specs(mimi: Mimi, kind: PipelineKind) -> Iterator[TensorSpec]:
 class Buffers:
     """A tick's data on the device, at the same addresses in every tick.
 
-    By place: ``arrived`` float32 ``[S, frame_samples + 2]``: PCM, then, as the bits of int32, the row that is
-    encoded and advances there, and the row that is decoded there. ``codes`` int64 ``[S, K]``, input.
-    ``leaving`` float32 ``[S, frame_samples + 1 + heads]``: PCM, the text token as the bits of an int32
-    (float32 would round a token that combines two texts), pause probabilities. There is one transfer in each
-    direction. By row: ``voice`` int64 ``[S + 1, L]``, output codes; ``chosen`` bool ``[2, S]``, rows to be
-    reset.
+    Indexed by place: ``arrived`` float32 ``[S, frame_samples + 2]`` has the PCM and, as the bits of int32,
+    the row that is encoded and advances there and the row that is decoded there. ``codes`` int64 ``[S, K]``
+    has the input codes. ``leaving`` float32 ``[S, frame_samples + 1 + heads]`` has the PCM, the text token as
+    the bits of an int32 (float32 would round a token that combines two texts), and pause probabilities. There
+    is one transfer in each direction. Indexed by row: ``voice`` int64 ``[S + 1, L]`` has output codes,
+    ``chosen`` bool ``[2, S]`` the rows to be reset.
     """
 
     arrived: Tensor
@@ -319,7 +328,8 @@ class Pipeline:
     ) -> None:
         """Take ownership of loaded modules and allocate ``rows`` fresh rows for them.
 
-        With ``overcommit`` above 1 the rows share the pages of keys and values of ``rows / overcommit`` rows.
+        With ``overcommit`` above 1 the rows share the pages of keys and values that ``rows / overcommit``
+        rows would need.
         """
         self._is_paged = overcommit > 1
         self.spec, self.mimi, self.generator = spec, mimi, generator
@@ -390,8 +400,9 @@ class Pipeline:
         self.write_text(self.generate(places, self.sampler)[:, 0])
 
     def generate(self, places: BatchLayout, chooser: TokenChooser, *, is_silent: bool = False) -> Tensor:
-        """A step of the language model: tokens int64 ``[n, 1 + dep_q]``; the audio tokens are written to the
-        buffer."""
+        """Run a step of the language model: return tokens int64 ``[n, 1 + dep_q]``, and write the audio
+        tokens to the buffer.
+        """
         assert self.generator is not None
         step, heard = self.step(places), self.buffers.codes[: places.count, : self.heard]
         out = self.generator.step(heard, step, chooser, is_silent=is_silent)
@@ -404,7 +415,7 @@ class Pipeline:
         return out.tokens
 
     def write_text(self, tokens: Tensor) -> None:
-        """Pass all bits of text tokens int64 ``[n]`` to the host."""
+        """Write text tokens int64 ``[n]``, with all their bits, to the buffer for the host."""
         bits = tokens.to(torch.int32).view(torch.float32)
         self.buffers.leaving[: len(tokens), self.spec.frame_samples].copy_(bits)
 

@@ -4,19 +4,19 @@
 input is scaled first, ``X_prescale`` ``[sets, in]``; if the input is rounded to a fixed step, ``X_step``
 ``[sets, 1]``. ``sets`` is 1, except for a tensor that stacks the weights of several steps of the depformer.
 
-**FP8**: weights as float8_e4m3 with a scale for each output channel, only in files. When a model is loaded
-they become weights of the compute dtype, so the only gain is a smaller file. On GPUs with FP8 products these
-are not faster than INT8's, and less exact.
+**FP8**: weights as float8_e4m3 with a scale for each output channel, only in files. When a model is loaded,
+they become weights of the compute dtype, so the only gain is a smaller file. On GPUs that multiply FP8, such
+products are not faster than INT8 products, and less exact.
 
-**INT4**: two weights a byte, one scale for each block of a row, inputs left in float. On a CPU the product is
-torch's own for INT4, whose fast form takes bfloat16: rounding inputs and results to it changes each by 0.2 %,
-INT4 changes the weights by 8 % (docs/adr/0019-quantisation-recipes.md). A shape or a CPU without that form
-expands the weight in every call; a GPU rejects the form (:func:`check_forms`).
+**INT4**: two weights a byte and one scale for each block of a row; inputs stay in float. On a CPU torch's
+INT4 product computes in bfloat16. Rounding inputs and results to bfloat16 changes each by 0.2 %; INT4 changes
+the weights by 8 % (docs/adr/0019-quantisation-recipes.md). A shape or a CPU without that form expands the
+weight in every call; a GPU rejects the form (:func:`check_forms`).
 
 **INT4 with rounded inputs** (W4A8): rows are rounded as for INT8, and each block is a product of integers,
 exact in int32. Products are scaled in float32, and added from the first block to the last. A GPU's kernel
-reads the weights in pairs of blocks (:meth:`Int4Linear.pair`); torch's product for CPUs takes rounded rows as
-any others (docs/adr/0038-four-bit-weights.md).
+reads the weights in pairs of blocks (:meth:`Int4Linear.pair`); torch's product for CPUs accepts rounded rows
+like any others (docs/adr/0038-four-bit-weights.md).
 
 **INT8**: weights with a scale per output channel, inputs rounded per row. A scale per row keeps rows
 independent: a loud row does not change the rounding of others. The product is computed in integers, int8 x
@@ -75,7 +75,7 @@ PACKED_BLOCKS = (32, 64, 128, 256)
 """Weights per scale that torch's product for CPUs accepts."""
 
 NIBBLE_ZERO = 8
-"""The value of a nibble of zero: nibbles are unsigned, integers -8 to 7."""
+"""The stored value of the integer 0: nibbles are unsigned, the integers are -8 to 7."""
 
 
 def pack_nibbles(integers: Tensor) -> Tensor:
@@ -110,7 +110,8 @@ PAIRED_BLOCKS = (32, 64)
 
 
 class Int4Linear(nn.Module):
-    """``weight`` uint8 ``[out, in / 2]``, ``scale`` float32 ``[out, blocks]``; outputs keep the dtype.
+    """``weight`` uint8 ``[out, in / 2]``, ``scale`` float32 ``[out, blocks]``; outputs have the dtype of the
+    inputs.
 
     ``prescale`` float32 ``[in]``, if given, multiplies the input first (AWQ). With ``rounds_input``
     inputs are rounded to INT8, each row to its own scale.
@@ -151,11 +152,12 @@ class Int4Linear(nn.Module):
         self.weight = nn.Parameter(self.weight.data[:0], requires_grad=False)
 
     def pair(self, product: Callable[[Int4Linear, Tensor], Tensor]) -> None:
-        """Arrange the weight for a kernel's ``product``, if its shape allows it and no input is scaled first.
+        """Arrange the weight for a kernel's ``product``, if its shape allows it and inputs are not scaled
+        first.
 
-        A byte of ``weight`` int8 ``[pairs, out, block]`` then has a number of each of two neighbouring
-        blocks, the first's in the low bits; a number of ``scale`` int32 ``[pairs, out]`` has both scales in
-        float16.
+        A byte of ``weight`` int8 ``[pairs, out, block]`` then has one number of each of two neighbouring
+        blocks, the first block's in the low bits. An element of ``scale`` int32 ``[pairs, out]`` has both
+        scales in float16.
         """
         shaped = self.block in PAIRED_BLOCKS and self.in_features % (2 * self.block) == 0
         if not shaped or self.prescale is not None:
@@ -205,16 +207,17 @@ class Int4Linear(nn.Module):
 
 
 CUDA_ROWS = 32
-"""Rows of ``torch._int_mm`` on CUDA are a multiple of this: it needs over 16, in multiples of 8."""
+"""Rows of ``torch._int_mm`` on CUDA are a multiple of this: it needs more than 16 rows, in multiples of 8."""
 
 RECIPE = ("transformer.layers.", "depformer.layers.")
-"""The linears that become INT8: the layers' projections. All others are small and near the output, where
-an error is audible: embeddings, the depformer's inputs, and every head (text, codebooks, pauses).
+"""The linears that become INT8: the layers' projections. The others stay in full precision: embeddings, the
+depformer's inputs, and every head (text, codebooks, pauses). They are small and near the output, where an
+error is audible.
 """
 
 
 def has_integer_units() -> bool:
-    """Whether this CPU multiplies int8 into int32 exactly (VNNI); older ones saturate."""
+    """Whether this CPU multiplies int8 into int32 exactly (VNNI); older CPUs saturate."""
     return bool(torch._C._has_mkldnn and torch.cpu._is_vnni_supported())
 
 
@@ -314,7 +317,8 @@ def quantize_linears(
 ) -> int:
     """Replace the linears whose names are chosen by INT8 ones; returns their number.
 
-    With ``device`` each is moved there first, so that it never holds more than one unrounded.
+    With ``device`` each linear is moved there before it is rounded, so that the device never holds more than
+    one unrounded linear.
     """
     names = [name for name, child in module.named_modules() if isinstance(child, Linear) and chosen(name)]
     for name in names:
@@ -349,17 +353,18 @@ LAYERS: Mapping[torch.dtype, Callable[[Linear, Parts], nn.Module]] = {
         parts["weight"], parts["scale"], linear.bias, linear.weight.dtype
     ),
 }
-"""By the dtype of the weight: makes a layer from its parts instead of a linear."""
+"""For each dtype of a weight, the function that makes a layer from its parts instead of a linear."""
 
 VALUES: Mapping[torch.dtype, Callable[[Tensor, Tensor], Tensor]] = {
     torch.int8: lambda weight, scale: weight.float() * scale.reshape(-1, 1),
     torch.uint8: int4_values,
     torch.float8_e4m3fn: fp8_values,
 }
-"""By the dtype of the weight: its float32 values ``[out, in]``, given its scales."""
+"""For each dtype of a weight, the function that returns its float32 values ``[out, in]``, given its scales.
+"""
 
 NAMES: Mapping[torch.dtype, str] = {torch.int8: "INT8", torch.uint8: "INT4", torch.float8_e4m3fn: "FP8"}
-"""By the dtype of the weight: its name in messages."""
+"""For each dtype of a weight, its name in messages."""
 
 FORMATS: Mapping[type[nn.Module], str] = {Int8Linear: "int8", Int4Linear: "int4"}
 """The names of the weights of each kind of layer."""
@@ -372,7 +377,7 @@ def expect_stored(module: nn.Module, name: str, parts: Parts) -> None:
     """Replace the linear ``name`` by an empty layer for ``parts`` (``weight``, ``scale``, ...).
 
     Raises:
-        CheckpointFormatError: there is no such linear.
+        CheckpointFormatError: the linear does not exist.
     """
     parent_name, _, own_name = name.rpartition(".")
     try:
@@ -387,13 +392,13 @@ def expect_stored(module: nn.Module, name: str, parts: Parts) -> None:
 
 
 def formats_of(module: nn.Module) -> list[str]:
-    """The formats that weights of a module's linears have, each once: "int8", "int4"."""
+    """The quantised formats among the weights of a module's linears, such as "int8" and "int4"."""
     kinds = {type(child) for child in module.modules()}
     return [name for kind, name in FORMATS.items() if kind in kinds]
 
 
 def weight_bits(module: nn.Module) -> int:
-    """The bits of the layers' weights, the fewest: 4, 8, or 16 where none are quantised."""
+    """The smallest number of bits of the layers' weights: 4 or 8, or 16 if no weights are quantised."""
     found = formats_of(module)
     return 4 if "int4" in found else 8 if "int8" in found else 16
 
@@ -403,7 +408,9 @@ GPU_RECIPE = "int8"
 
 
 def slow_form(layer: nn.Module) -> str | None:
-    """The reason why no kernel supports the format of a linear; None if one does or it is not quantised."""
+    """The reason why no kernel supports the format of a linear; None if a kernel supports it or it is not
+    quantised.
+    """
     if isinstance(layer, Int4Linear):
         inputs = "rounded inputs without a kernel" if layer.rounds_input else "inputs as they are"
         return None if layer.is_paired else f"INT4 weights with {inputs}"
@@ -420,7 +427,7 @@ def check_forms(name: str, model: nn.Module) -> None:
     """Check that a GPU's kernels support each linear of a model in its format.
 
     Raises:
-        UnsupportedError: they do not; the message has a recipe that runs.
+        UnsupportedError: a linear is not supported; the message names a recipe that is.
     """
     slow = [form for layer in model.modules() if (form := slow_form(layer)) is not None]
     if not slow:

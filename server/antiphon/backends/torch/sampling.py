@@ -3,7 +3,7 @@
 Each row has its own temperature, top-k, seed, padding bonus and repetition penalty, as tensors. A row's draw
 depends only on its parameters, its step and its logits. Noise is a pure function of (seed, step, stream,
 token), so the noise of a whole frame is drawn in one pass before any logits exist. ``antiphon.models.philox``
-is the same in numpy. Words of 32 bits are in int64 here.
+computes the same in numpy. Here int64 holds words of 32 bits.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ NARROW_TOPK = 512
 
 
 def choose(logits: Tensor, temperature: Tensor, topk: Tensor, noise: Tensor | None, *, width: int) -> Tensor:
-    """Choose a token a row: float32 ``[n, V]`` to int64 ``[n]``.
+    """Choose one token for each row, from logits float32 ``[n, V]`` to int64 ``[n]``.
 
-    ``temperature`` float32 ``[n]`` (0 is greedy), ``topk`` int64 ``[n]`` (0 is all), ``noise`` float32
-    ``[n, V]``. ``width`` is at least every top-k that is neither 0 nor above V. ``noise`` None means
-    that every row is greedy.
+    ``temperature`` float32 ``[n]`` (0 is greedy), ``topk`` int64 ``[n]`` (0 is all), ``noise`` float32 ``[n,
+    V]``. ``width`` is at least as large as every top-k from 1 to V. ``noise`` None means that every row is
+    greedy.
     """
     scaled = logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     if noise is None:
@@ -84,7 +84,8 @@ def choose(logits: Tensor, temperature: Tensor, topk: Tensor, noise: Tensor | No
 
 
 def penalise(logits: Tensor, recent: Tensor, penalty: Tensor, inverse: Tensor) -> Tensor:
-    """Make recent tokens less likely, each once: ``logits [n, V]``, ``recent`` int64 ``[n, C]`` (-1: none).
+    """Make recent tokens less likely; a repeated one counts once: ``logits [n, V]``, ``recent`` int64 ``[n,
+    C]`` (-1: none).
 
     A positive logit is multiplied by ``inverse [n]`` (1 / penalty), any other by ``penalty [n]``
     (Keskar et al. 2019).
@@ -145,7 +146,8 @@ class Sampler:
     def is_captured(self) -> bool:
         """Whether its operations are captured, so that they cannot depend on callers' parameters.
 
-        On a CPU they can: if all rows are greedy no noise is drawn, and a small top-k sorts less.
+        On a CPU they are not captured: if all rows are greedy no noise is drawn, and a small top-k sorts
+        fewer values.
         """
         return self._device.type != "cpu"
 

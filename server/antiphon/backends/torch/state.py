@@ -40,7 +40,8 @@ NO_ROW = -1
 class Run:
     """Neighbouring rows at neighbouring places, so that one view of a ring serves all of them.
 
-    ``filled`` is the most frames that any of them has received, including this pass's; None is no bound.
+    ``filled`` is the largest number of frames that any of them has received, including this pass's; None
+    means no bound.
     """
 
     place: int
@@ -77,8 +78,8 @@ def runs_of(rows: Sequence[int], filled: Sequence[int | None], *, apart: bool = 
 class Step(ABC):
     """One tick's view of the state of n places.
 
-    A run of None is all rows of a ring, unchanged. ``filled`` bounds the frames that any row has received,
-    including this pass's; None is no bound.
+    A run of None means all rows of a ring, unchanged. ``filled`` bounds the number of frames that any row has
+    received, including this pass's; None means no bound.
     """
 
     in_place: ClassVar[bool]
@@ -92,7 +93,7 @@ class Step(ABC):
     @property
     @abstractmethod
     def idle(self) -> Tensor | None:
-        """Bool ``[n]``: places that take no part; None if all take part. None: all take part."""
+        """Bool ``[n]``, true for places that take no part; None if all take part."""
 
     @abstractmethod
     def read(self, name: str) -> Tensor:
@@ -103,7 +104,9 @@ class Step(ABC):
         """Replace a small tensor, for the rows that take part."""
 
     def extend(self, name: str, new: Tensor) -> Tensor:
-        """A small tensor ``[n, C, P]`` followed by ``new [n, C, T]``; it keeps the last P."""
+        """A small tensor ``[n, C, P]`` followed by ``new [n, C, T]``; the last P positions are stored
+        in it.
+        """
         past = self.read(name)
         joined = torch.cat([past, new], dim=-1)
         self.write(name, joined[..., -past.shape[-1] :])
@@ -113,22 +116,22 @@ class Step(ABC):
     def ring(self, name: str, run: Run | None, slots: int) -> Tensor:
         """The content of a ring, or a voice, for the rows of a run, without a copy.
 
-        For a ring in pages, a copy of at least the first ``slots`` slots.
+        For a ring in pages it is a copy of at least the first ``slots`` slots.
         """
 
     @abstractmethod
     def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
         """Write ``values [n, H, T, ...]`` at ``slots [n, T]`` of a ring ``[rows, H, C, ...]``.
 
-        Or of one in pages, which has another dimension: ``[rows, H, pages, D, slots of a page]``.
+        A ring in pages has one more dimension: ``[rows, H, pages, D, slots of a page]``.
         """
 
 
 class MaskedStep(Step):
-    """A step as a pure function, in operators that ONNX Runtime has and runs in place.
+    """A step as a pure function, in operators that ONNX Runtime supports and runs in place.
 
     ``tensors`` is replaced name by name, and the given tensors do not change. All tensors are ``[n, ...]``;
-    ``exec_mask`` bool ``[n]`` selects the rows that advance, None being all.
+    ``exec_mask`` bool ``[n]`` selects the rows that advance; None selects all.
     """
 
     in_place = False
@@ -157,7 +160,9 @@ class MaskedStep(Step):
         return self.tensors[name]
 
     def select(self, new: Tensor, old: Tensor) -> Tensor:
-        """``new`` for rows that advance, ``old`` for the others; ONNX Runtime's Where takes no booleans."""
+        """``new`` for rows that advance, ``old`` for the others. It works for booleans, which ONNX Runtime's
+        Where does not accept.
+        """
         if self.exec_mask is None:
             return new
         mask = self.exec_mask.view(-1, *[1] * (old.dim() - 1))
@@ -184,9 +189,9 @@ class PackedStep(Step):
 
     ``rows`` int64 ``[n]`` is the list, on the device; with ``is_padded`` some may be NO_ROW. Such a place
     reads and writes an extra row at the end of small tensors. Rings have no such row: if kernels do not write
-    them, a place without a row repeats the write of the first place with one. ``tensors`` are those of the
-    whole state; ``table`` lists the rings in pages. ``runs`` is for attention without kernels, ``filled`` for
-    all. ``is_fused``: with Triton kernels, for steps that have one.
+    them, a place without a row repeats the write of the first place with one. ``tensors`` are the tensors of
+    the whole state; ``table`` lists the rings in pages. Attention without kernels needs ``runs``; all
+    attention needs ``filled``. ``is_fused``: operations that have a Triton kernel use it.
     """
 
     in_place = True
@@ -203,7 +208,7 @@ class PackedStep(Step):
         is_fused: bool = False,
         table: PageTable | None = None,
     ) -> None:
-        """View ``rows`` of ``tensors``, of which small ones have ``small_rows``."""
+        """View ``rows`` of ``tensors``; small tensors have ``small_rows`` rows."""
         self._table = table
         self._tensors, self.rows, self._runs, self.filled = tensors, rows, tuple(runs), filled
         self._small_rows, self._is_padded, self._is_fused = small_rows, is_padded, is_fused
@@ -240,7 +245,7 @@ class PackedStep(Step):
         return self._tensors[name]
 
     def pages(self, name: str) -> Tensor | None:
-        """The table of a ring in pages, int32 ``[rows, pages of a row]``; None for any other."""
+        """The table of a ring in pages, int32 ``[rows, pages of a row]``; None for any other ring."""
         return self._table.pages if self._table is not None and name in self._table.rings else None
 
     def ring(self, name: str, run: Run | None, slots: int) -> Tensor:
@@ -305,8 +310,8 @@ class State:
     """The state of S rows as named tensors, ``[S, *spec.shape]``; a tensor that is not kept has S + 1 rows.
 
     The last row belongs to no session: places of a tick without a row read and write it. Pooled rings are
-    pages, ``[pages, *page_shape]``. Each row has the pages of its whole rings. An ``overcommit`` above 1
-    divides the number of pages; a row then takes pages from ``pool`` as it grows.
+    pages, ``[pages, *page_shape]``. Each row normally has pages for its whole rings. An ``overcommit`` above
+    1 divides the number of pages; a row then takes pages from ``pool`` as it grows.
     """
 
     def __init__(
@@ -385,7 +390,7 @@ class State:
                 self.tensors[name][: self.rows].masked_fill_(chosen_rows, spec.fill)
 
     def snapshot(self, row: int) -> dict[str, Tensor]:
-        """Copy one row: name to tensor of ``spec.shape``, rings only up to their filled part.
+        """Copy one row: name to tensor of ``spec.shape``, of rings only the filled part.
 
         Content of earlier sessions in the last page is zeroed.
         """
@@ -433,7 +438,7 @@ class State:
         return self.rows * row_bytes(own) + self._page_count * self.page_bytes
 
     def promised_bytes(self) -> int:
-        """Bytes of a row; of shared pages only its part."""
+        """Bytes reserved for a row; of shared pages, only its share."""
         own = row_bytes(spec for spec in self.specs.values() if not spec.is_pooled)
         most = 0 if self.table is None else self.table.pages.shape[1]
         return own + math.ceil(most * self.page_bytes / self._overcommit)
@@ -452,8 +457,8 @@ class State:
     ) -> PackedStep:
         """A step over rows named by the host, all of them by default.
 
-        ``filled`` bounds the frames that each has received, including this pass's. ``apart``: attention
-        processes each row separately, so that its result does not depend on other rows.
+        ``filled`` bounds the number of frames that each row has received, including this pass's. With
+        ``apart`` attention processes each row separately, so that its result does not depend on other rows.
         """
         named = range(self.rows) if rows is None else rows
         bounds = [None] * len(named) if filled is None else filled

@@ -29,8 +29,8 @@ _STAGES: Final = {True: "text", False: "lm"}
 class ScriptedChooser:
     """Samples as usual, but with prescribed text input: ``choices`` int64 ``[n, 2]``.
 
-    The first column is for a model that requests a word, the second for one that does not. The host, which
-    has the script, is therefore not needed between a step's text and its audio. ``asked`` is the sampled
+    The first column is for a model that requests a word, the second for one that does not. The device
+    therefore computes text and audio without asking the host, which has the script. ``asked`` is the sampled
     token.
     """
 
@@ -119,7 +119,7 @@ class TorchTts(TorchRows):
 
     @torch.inference_mode()
     def compute_voice(self, prompt: Prompt | None) -> dict[str, Tensor]:
-        """Keys and values of a voice, None for no voice; guidance uses no voice as its contrast."""
+        """Keys and values of a voice, None for no voice; with guidance the second sequence has no voice."""
         assert self._generator is not None
         said = self._conditions.source(None if prompt is None else prompt.speakers)
         sources = [said, self._conditions.source(None)][: self._generator.sequences]

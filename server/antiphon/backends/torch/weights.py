@@ -3,8 +3,8 @@
 **Conditions** are the inputs of a tts model apart from text: a voice, and the strength of its effect. The
 rule is that of ``ConditionFuser`` and the conditioners of ``moshi/conditioners`` in kyutai-labs/moshi: a
 voice is the source of cross-attention, with the same number of positions for every row; a choice from a table
-is added to every input. They are computed in float32, once: a voice becomes keys and values of a row, a
-choice a constant of the model.
+is added to every input. They are computed once, in float32: a voice becomes keys and values of a row, and a
+choice becomes a constant of the model.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def load_lm(
     """Load a published language model, its LoRA merged in, with upstream's corrections.
 
     Linears that are quantised in the file remain so, bit by bit, with their scales in float32; with a LoRA,
-    which cannot be added to integers, they become weights like all others.
+    which cannot be added to integers, they become ordinary weights.
 
     Raises:
         CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
@@ -194,7 +194,9 @@ def lm_tensors(
 
 
 def renamed(name: str, tensor: Tensor, sets: int) -> Iterator[tuple[str, Tensor]]:
-    """Our name for one tensor, or several if a depformer projection stacks its steps' weights."""
+    """This package's name for one tensor; several names if a depformer projection stacks its steps'
+    weights.
+    """
     for pattern, replacement in _RENAMES:
         name = pattern.sub(replacement, name)
     stacked = _STACKED.match(name)
@@ -277,9 +279,9 @@ def embed_choice(published: Mapping[str, Tensor], name: str, index: int) -> Tens
 class Conditions:
     """The conditioners of one model: its constant, and the maker of a voice's cross-attention source.
 
-    ``constant`` float32 ``[1, dim]`` is added to every input, ``untold [1, dim]`` for the unconditioned
-    sequence (see :mod:`antiphon.backends.torch.generation`). ``projection`` is ``[dim, width]``, ``empty
-    [dim]`` stands for no voice, ``positions`` ``[5 * T, dim]`` is added to every source.
+    ``constant`` float32 ``[1, dim]`` is added to every input, ``untold [1, dim]`` to the inputs of the
+    unconditioned sequence (see :mod:`antiphon.backends.torch.generation`). ``projection`` is ``[dim,
+    width]``, ``empty [dim]`` stands for no voice, ``positions`` ``[5 * T, dim]`` is added to every source.
     """
 
     constant: Tensor | None
@@ -314,7 +316,7 @@ def load_conditions(path: Path, spec: ModelSpec, device: torch.device) -> Condit
     """Read a model's conditioners from its file.
 
     Raises:
-        UnsupportedError: conditions that no published model has, or a different combination.
+        UnsupportedError: the conditions, or their combination, occur in no published model.
     """
     config = {} if spec.lm is None else spec.lm.config
     if not config.get("conditioners"):

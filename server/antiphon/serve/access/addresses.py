@@ -11,14 +11,14 @@ from antiphon.errors import ConfigError
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 IPV6_PREFIX_BITS = 64
-"""The network prefix of one subscriber: all its addresses count as one."""
+"""The network prefix of one subscriber; all addresses in it count as one."""
 
 
 def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
     """Parse the addresses and networks of ``--trusted-proxy``.
 
     Raises:
-        ConfigError: a text that is neither.
+        ConfigError: a text is neither.
     """
     networks: list[Network] = []
     for text in texts:
@@ -33,8 +33,8 @@ def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence
     """A caller's address: the peer's, or the last address in ``X-Forwarded-For`` that is not a trusted
     proxy's.
 
-    A client can forge everything to the left of that one. IPv6 addresses count by their /64, IPv4 addresses
-    inside IPv6 as IPv4; "" is a peer without an address.
+    A client can forge all addresses before it in the header. IPv6 addresses count by their /64 network, IPv4
+    addresses inside IPv6 as IPv4. The result is "" if the peer has no address.
     """
     address = _parse(peer or "")
     if address is None:
@@ -51,11 +51,11 @@ def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence
 
 
 def counted_addresses(trusted_proxy: Sequence[str]) -> Callable[[str], str]:
-    """The name under which a peer's connections count; "" for a trusted proxy, which has many callers behind
-    it.
+    """The name under which a peer's connections are counted. It is "" for a trusted proxy, because a proxy
+    has many callers behind it.
 
     Raises:
-        ConfigError: a proxy is no address.
+        ConfigError: a proxy is not an address.
     """
     proxies = parse_networks(trusted_proxy)
 

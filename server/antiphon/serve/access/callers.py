@@ -1,7 +1,7 @@
 """Callers: identity, rights and session counts, checked before any other work.
 
-:class:`SessionLedger` counts a session for as long as its request lasts, so that every end of the request
-releases it.
+:class:`SessionLedger` counts a session for as long as its request lasts, so the session is released however
+the request ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from antiphon.supervisor.connection_bounds import ADDRESS_SHARE
 from antiphon.supervisor.messages import Take, Use
 
 OPENAI_PATH = re.compile(r"(/m/[^/]+)?/v1/")
-"""Paths of OpenAI's clients and of others written for its API."""
+"""Paths of OpenAI's API, and of other clients that were written for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Caller:
 
     @property
     def name(self) -> str:
-        """Its name in logs: that of its key, or "" if no keys are required."""
+        """The caller's name in logs: the name of its key, or "" if no keys are required."""
         return self.key.name if self.key is not None else ""
 
 
@@ -64,11 +64,12 @@ class Access:
     ) -> None:
         """Read the keys and the trusted proxies.
 
-        ``client`` counts for the whole server; if None, this process counts. ``running`` returns the usage of
-        active calls at the last check, in seconds by key. ``secret`` is that of :class:`EphemeralKeys`.
+        ``client`` counts sessions and usage for the whole server; if it is None, this process counts.
+        ``running`` returns the usage of active calls at the last check, in seconds by key. ``secret`` is
+        passed to :class:`EphemeralKeys`.
 
         Raises:
-            ConfigError: the file of keys cannot be used, or a proxy is no address.
+            ConfigError: the file of keys cannot be used, or a proxy is not an address.
         """
         self._keys = KeyFile(Path(config.api_keys)) if config.api_keys is not None else None
         self._token_file = None if config.twilio_token is None else Path(config.twilio_token)
@@ -90,12 +91,12 @@ class Access:
         return self._keys is not None
 
     def reread_keys(self) -> None:
-        """Read the file of keys now, if there is one."""
+        """Read the file of keys again, if there is one."""
         if self._keys is not None:
             self._keys.reread()
 
     def reread_token(self) -> None:
-        """Read Twilio's token now, if there is one.
+        """Read Twilio's token again, if there is one.
 
         Raises:
             ConfigError: the file cannot be used; the token remains unchanged.
@@ -104,11 +105,11 @@ class Access:
             self.twilio_token = read_token(self._token_file)
 
     def is_open(self, what: str) -> bool:
-        """Whether health, metrics or the page needs no key."""
+        """Whether a route of health, metrics or the page needs no key."""
         return what not in self._protected
 
     def needs_key(self, request: web.Request) -> bool:
-        """Whether a request lacks a key that it needs; a wrong key is not a missing one."""
+        """Whether a request lacks a required key. A wrong key does not count as missing."""
         shown = presented_key(request.headers, request.query) or cookie_key(request)
         return self._keys is not None and shown is None
 
@@ -123,7 +124,7 @@ class Access:
         return Caller(None if is_later else self._key_of(request), self.address_of(request))
 
     def known_by(self, key: str | None, caller: Caller) -> Caller:
-        """A caller that presents ``key`` in its first message, if it needs one and has presented none.
+        """Identify a caller by ``key`` in its first message, if it needs a key and has not yet presented one.
 
         Raises:
             KeyRevokedError: the key is missing, or not in the file.
@@ -136,7 +137,7 @@ class Access:
         return Caller(found, caller.address)
 
     def holder(self, name: str | None, address: str) -> Caller:
-        """A caller whose protocol has no keys: its sessions and usage count for the key of this name.
+        """A caller whose protocol has no keys: its sessions and usage count for the key with this name.
 
         Raises:
             KeyRevokedError: the file of keys has no such name.
@@ -160,14 +161,14 @@ class Access:
         self.check(caller, await self.used(limited))
 
     def limit_s(self, caller: Caller) -> int:
-        """The seconds that a caller may use in a day; 0 for no limit."""
+        """The seconds that a caller may use in a day; 0 means no limit."""
         key = caller.key
         if key is None or self._keys is None:
             return 0
         return key.seconds if key.seconds is not None else self._limits.max_seconds_per_key
 
     async def used(self, keys: Iterable[str]) -> dict[str, float]:
-        """Seconds that each of these keys has used today on the whole server, active calls included."""
+        """Seconds that each of these keys has used today on the whole server, including active calls."""
         names = dict.fromkeys(keys, 0.0)
         if not names:
             return {}
@@ -192,7 +193,8 @@ class Access:
         return Use(self.usage.day, tuple(used.items()))
 
     def check(self, caller: Caller, used: Mapping[str, float]) -> None:
-        """Check that a caller may begin, or continue; ``used`` are its key's seconds today.
+        """Check that a caller may begin, or continue; ``used`` is the number of seconds that its key has used
+        today.
 
         Raises:
             KeyRevokedError: its key is no longer in the file.
@@ -266,7 +268,7 @@ class SessionLedger:
         """Count one more session of this caller for the block; ``extra`` sessions beyond its limit are
         allowed.
 
-        ``rows`` is the total, of which an address may have a share.
+        ``rows`` is the total number of rows, which determines the limit of an address.
 
         Raises:
             SessionLimitError: its key or address is at its limit; the message has the numbers.
@@ -309,7 +311,7 @@ class SessionLedger:
             self._client.give_back(lease)
 
     def sessions_of_keys(self) -> list[tuple[str, int]]:
-        """The number of sessions by name of key."""
+        """The number of sessions of each key, by its name."""
         return list(self._by_key.items())
 
     def of_key(self, name: str) -> int:

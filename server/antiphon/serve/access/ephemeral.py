@@ -1,9 +1,9 @@
-"""Ephemeral keys: an application's own server gives them to browsers in place of the API key.
+"""Ephemeral keys, which an application's server gives to browsers in place of the API key.
 
 An ephemeral key is signed, not stored: it contains its owner, its expiry and its session, and every process
-with the secret can read it. The server stores nothing, so there is no limit on their number. Its holder can
-read its content. It is valid for realtime sessions only, not for making other keys, and expires with its API
-key.
+with the secret can read it. The server stores nothing, so there is no limit on their number. The holder of a
+key can read its content. A key is valid only for realtime sessions, cannot make other keys, and expires with
+its API key.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ DEFAULT_SECONDS: Final = 600
 """The limits that OpenAI publishes, in seconds."""
 
 MAX_SESSION_BYTES: Final = 3000
-"""Most bytes of a session in a key, as JSON: the key is sent in a header, and servers accept 8 KiB of
-headers."""
+"""Maximum number of bytes of a session in a key, as JSON: the key is sent in a header, and servers accept 8
+KiB of headers.
+"""
 
 MAX_KEY_CHARS: Final = 8000
 
@@ -46,7 +47,7 @@ _DIGEST_BYTES = 32
 class Ephemeral:
     """The content of an ephemeral key: the name and a mark of its API key, and a session.
 
-    Only the server can make and compare the mark, which reveals nothing about the API key.
+    Only the server can make and compare the mark. It reveals nothing about the API key.
     """
 
     name: str
@@ -56,7 +57,9 @@ class Ephemeral:
 
 
 class EphemeralKeys:
-    """Makes and reads ephemeral keys. ``secret`` is the same in all processes of a server, random if None."""
+    """Makes and reads ephemeral keys. All processes of a server have the same ``secret``; None means a random
+    one.
+    """
 
     def __init__(self, secret: bytes | None = None, *, time_s: Callable[[], float] = time.time) -> None:
         """Sign with ``secret``; ``time_s`` is the time since the epoch."""
@@ -83,7 +86,7 @@ class EphemeralKeys:
         return PREFIX + sealed, expires_at
 
     def read(self, presented: str) -> Ephemeral | None:
-        """The content of a key; None for a key of another server, or an expired one."""
+        """The content of a key; None if the key has expired or belongs to another server."""
         if not presented.startswith(PREFIX) or len(presented) > MAX_KEY_CHARS:
             return None
         sealed = presented.removeprefix(PREFIX)

@@ -12,10 +12,10 @@ from antiphon.serve.access.callers import Access
 from antiphon.serve.calls.call import Call
 
 PERIOD_S: Final = 5.0
-"""Seconds between two checks: a call ends within 10 s of the change that ends it."""
+"""Seconds between two checks: a call ends within 10 s of the change of its key."""
 
 CALLS_A_TURN: Final = 32
-"""Calls counted before the event loop serves other handlers: some milliseconds."""
+"""Number of calls checked before the event loop serves other handlers; this takes some milliseconds."""
 
 
 async def watch_keys(access: Access, calls: Iterable[Call], period_s: float = PERIOD_S) -> None:
@@ -26,7 +26,7 @@ async def watch_keys(access: Access, calls: Iterable[Call], period_s: float = PE
 
 
 async def check_calls(access: Access, calls: Iterable[Call]) -> None:
-    """End the calls whose key is no longer valid, or has used its seconds of the day."""
+    """End calls whose key is no longer valid or has used its seconds of the day."""
     keyed = [call for call in calls if call.caller.key is not None]
     running_s: Counter[str] = Counter()
     for number, call in enumerate(keyed, start=1):

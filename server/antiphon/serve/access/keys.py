@@ -1,11 +1,12 @@
 """API keys: a file of names and hashes, and the places of a key in a request.
 
-A line is ``NAME:SHA256[:SESSIONS[:SECONDS]]``: the holder's name in logs and, where they need a key, in
-metrics; the SHA-256 of the key in hexadecimal; its sessions at once where these differ from
-``max_sessions_per_key``; and its seconds of calls a day where these differ from ``max_seconds_per_key``
-(SESSIONS may then be empty). Empty lines and lines that begin with ``#`` are ignored. The file contains no
-keys, so reading it gives no access; keys are random (``antiphon keys NAME``), so a plain hash cannot be
-searched. A key is never logged or part of a message; only a subprotocol may be sent back to its client.
+A line is ``NAME:SHA256[:SESSIONS[:SECONDS]]``. NAME identifies the holder in logs and, if metrics need a key,
+in metrics. SHA256 is the hash of the key in hexadecimal. SESSIONS is its limit of concurrent sessions, if it
+differs from ``max_sessions_per_key``. SECONDS is its limit of call seconds a day, if it differs from
+``max_seconds_per_key``; SESSIONS may then be empty. Empty lines and lines that begin with ``#`` are ignored.
+The file contains no keys, so reading it gives no access; keys are random (``antiphon keys NAME``), so it is
+not possible to search for the key of a hash. A key is never logged, and no message contains it, except for a
+subprotocol that is sent back to its client.
 """
 
 from __future__ import annotations
@@ -36,15 +37,20 @@ tokens.
 """
 
 QUERY_NAMES = ("auth_id", "worker_auth_id")
-"""Query parameters with a key of stock clients: Kyutai's STT and TTS clients, Moshi's web client."""
+"""Query parameters in which stock clients send a key: Kyutai's STT and TTS clients, and Moshi's web client.
+"""
 
 SUBPROTOCOL = "openai-insecure-api-key."
-"""The prefix of a key in browser clients of OpenAI's Realtime API, in the name of a subprotocol."""
+"""The prefix of a subprotocol's name that contains a key, as browser clients of OpenAI's Realtime API send
+it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyEntry:
-    """One line of the file; a limit None is the default of all keys, 0 is none. ``seconds`` are per day."""
+    """One line of the file; a limit of None means the default of all keys, 0 means no limit. ``seconds`` are
+    per day.
+    """
 
     name: str
     digest: bytes
@@ -53,19 +59,19 @@ class KeyEntry:
 
 
 def digest_of(key: str) -> bytes:
-    """The hash of a key in the file."""
+    """The hash of a key, as in the file."""
     return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 
 def format_key(key: KeyEntry) -> str:
-    """The line of a key in the file."""
+    """The line that describes a key in the file."""
     limits = [key.sessions, key.seconds] if key.seconds is not None else [key.sessions]
     written = "".join(f":{'' if limit is None else limit}" for limit in limits)
     return f"{key.name}:{key.digest.hex()}{'' if written == ':' else written}"
 
 
 def parse_keys(text: str, source: str) -> tuple[KeyEntry, ...]:
-    """The keys of a file's text; ``source`` names it in errors.
+    """The keys of a file's text; ``source`` names the file in errors.
 
     Raises:
         ConfigError: an invalid line (not quoted: it may contain a key), or a name that occurs twice.
@@ -95,7 +101,7 @@ def parse_keys(text: str, source: str) -> tuple[KeyEntry, ...]:
 
 
 def presented_key(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
-    """The key of a request, from any of the places; None without one."""
+    """The key of a request, from any of these places; None if there is none."""
     if bearer := _BEARER.fullmatch(headers.get("Authorization", "")):
         return bearer[1]
     if key := next((headers[name] for name in HEADERS if headers.get(name)), None):
@@ -109,8 +115,9 @@ def presented_key(headers: Mapping[str, str], query: Mapping[str, str]) -> str |
 def chosen_subprotocol(headers: Mapping[str, str]) -> str | None:
     """The offered subprotocol that the answer selects; None if none is offered.
 
-    A browser fails the connection unless one that it offered is selected. The first one without a key is
-    selected; one with a key only if no other was offered: it returns to the client that sent it.
+    A browser fails the connection unless the server selects an offered subprotocol. The server selects the
+    first one without a key. It selects one with a key only if no other was offered; the key then returns to
+    the client that sent it.
     """
     offered = [name.strip() for name in headers.get("Sec-WebSocket-Protocol", "").split(",")]
     names = [name for name in offered if _TOKEN.fullmatch(name)]
@@ -118,7 +125,9 @@ def chosen_subprotocol(headers: Mapping[str, str]) -> str | None:
 
 
 def find_key(keys: Sequence[KeyEntry], presented: str) -> KeyEntry | None:
-    """Find the presented key, in a time that depends neither on which key it is nor on near matches."""
+    """Find the presented key, in constant time: the time reveals neither the key nor how similar a wrong key
+    is.
+    """
     digest = digest_of(presented)
     found: KeyEntry | None = None
     for key in keys:
@@ -130,14 +139,15 @@ def find_key(keys: Sequence[KeyEntry], presented: str) -> KeyEntry | None:
 class KeyFile:
     """The keys of a file that may change while the server runs: a changed file is read at the next check.
 
-    A file that can no longer be read only causes a log line; a file without keys gives no access.
+    If the file can no longer be read, the former keys stay valid and a line is logged. A file without keys
+    gives no access.
     """
 
     def __init__(self, path: Path, log: Log | None = None) -> None:
         """Read the file.
 
         Raises:
-            ConfigError: it cannot be read, it holds no key, or an error of :func:`parse_keys`.
+            ConfigError: the file cannot be read, has no key, or is invalid for :func:`parse_keys`.
         """
         self._path = path
         self._log = log or Log(__name__)
@@ -159,7 +169,7 @@ class KeyFile:
         return next((key for key in self._keys if key.name == name), None)
 
     def holds(self, key: KeyEntry) -> bool:
-        """Whether the file still has this key, whatever its limits are now."""
+        """Whether the file still has this key, even with other limits."""
         self._refresh()
         return any(it.name == key.name and it.digest == key.digest for it in self._keys)
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 MAX_LINES: Final = 1024
-"""Most lines that wait for the disk: several minutes of calls, a quarter of a megabyte."""
+"""Maximum number of lines that wait for the disk: several minutes of calls, a quarter of a megabyte."""
 
 
 class LineWriter:
@@ -32,7 +32,9 @@ class LineWriter:
         return self.after_lines(lambda: append(self._path, line))
 
     def after_lines(self, work: Callable[[], T]) -> Future[T]:
-        """Run a function on the file after all lines written before; returns its result, or an OSError."""
+        """Run a function on the file after all lines that were written before; return its result, or an
+        OSError.
+        """
         done: Future[T] = Future()
         try:
             self._work.put_nowait((work, done))
@@ -60,7 +62,7 @@ def append(path: Path, line: bytes) -> None:
     """Append a line in one write, after the rest of a failed write.
 
     Raises:
-        OSError: not all of it was written.
+        OSError: the line was not written completely.
     """
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
     try:

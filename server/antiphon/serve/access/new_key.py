@@ -11,7 +11,7 @@ from antiphon.errors import ConfigError
 from antiphon.serve.access.keys import KEY_NAME, MAX_SECONDS, MAX_SESSIONS, KeyEntry, digest_of, format_key
 
 KEY_BYTES = 24
-"""Random bytes in a key: too many for a search, so a plain hash may be stored."""
+"""Random bytes in a key: too many to search for, so a plain hash may be stored."""
 
 MIN_CHARS = 12
 """Minimum characters of a chosen key."""
@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     """Print the line on standard output and a new key on standard error.
 
     Raises:
-        ConfigError: a name that is not valid in a line, or a key that is too short.
+        ConfigError: the name is not valid in a line, or the key is too short.
     """
     parser = argparse.ArgumentParser(
         prog="antiphon keys",

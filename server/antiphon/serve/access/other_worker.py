@@ -19,17 +19,17 @@ CANARY_PATH: Final = "/api/canary"
 MAX_ANSWER_BYTES: Final = 65_536
 
 FORBIDDEN: Final = 403
-"""The status for a request that is signed for a worker with another name, among other reasons."""
+"""The HTTP status if a request is signed for a worker with another name; it may also have other reasons."""
 
 SERVER_FAULTS: Final = 500
-"""From this status on a later request may succeed: 503 is a server without a free row."""
+"""From this HTTP status on, a later request may succeed: 503 means that no row is free."""
 
 
 def check_target(target: str) -> None:
     """Check the address of a worker.
 
     Raises:
-        ConfigError: it is no address, or calls would be sent unencrypted.
+        ConfigError: the address is invalid, or calls would be sent unencrypted.
     """
     try:
         parts = urlsplit(target)
@@ -67,7 +67,7 @@ class OtherWorker:
         self._name: str | None = None  # the worker's name, once it has reported it
 
     def take(self, model: str, call: bytes) -> str:
-        """Send a call to it; returns the worker's name.
+        """Send a call to the worker; return the worker's name.
 
         Raises:
             HandOverError: the worker refuses the call.
@@ -77,7 +77,7 @@ class OtherWorker:
         return str(answer.get("worker", ""))
 
     def facts(self) -> Mapping[str, Any]:
-        """Its name, and the models whose calls it accepts.
+        """The worker's name, and the models whose calls it accepts.
 
         Raises:
             HandOverError: the worker does not answer.
@@ -87,7 +87,7 @@ class OtherWorker:
         return facts
 
     def drain(self, target: str, engine: str = "") -> Mapping[str, Any]:
-        """Drain it, or only its engine on one device, and move its calls to the worker at ``target``.
+        """Drain the worker, or only its engine on one device, and move its calls to the worker at ``target``.
 
         Raises:
             HandOverError: the worker refuses.
@@ -95,7 +95,7 @@ class OtherWorker:
         return self._ask("POST", DRAIN_PATH, json.dumps({"target": target, "engine": engine}).encode())
 
     def set_canary(self, phase: str) -> Mapping[str, Any]:
-        """Set the phase of its canary; returns the new state.
+        """Set the phase of the worker's canary; return the new state.
 
         Raises:
             HandOverError: the worker refuses.

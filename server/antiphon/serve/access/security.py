@@ -22,8 +22,8 @@ def origin_allowed(origin: str | None, host: str | None, allowed: Sequence[str])
 
     A request without an origin is not from a browser and passes. An origin with the same host and port is the
     server's own page and passes (the scheme is not compared, since a proxy may terminate TLS). Any other
-    passes only if it is in ``allowed``, where ``*`` stands for all. A browser sends ``null`` for files and
-    sandboxed frames; that counts as an origin too.
+    origin passes only if it is in ``allowed``, where ``*`` stands for all. A browser sends ``null`` for files
+    and sandboxed frames; that counts as an origin too.
     """
     if origin is None or is_listed(origin, allowed):
         return True
@@ -60,7 +60,7 @@ def check_origin(request: web.Request, allowed: Sequence[str]) -> None:
 
 
 def host_allowed(host: str | None, allowed: Collection[str] | None) -> bool:
-    """Whether a request may use this ``Host``; ``allowed`` None accepts every name.
+    """Whether a request may use this ``Host``; if ``allowed`` is None, every name is accepted.
 
     Addresses and ``localhost`` always pass: another site's page cannot be served under them. Any name can be
     registered and point to any address.
@@ -83,9 +83,9 @@ def host_allowed(host: str | None, allowed: Collection[str] | None) -> bool:
 def allowed_hosts(config: ServerConfig, *, asks_for_keys: bool) -> frozenset[str] | None:
     """The names, apart from addresses, that requests may use as host; None for any.
 
-    Protects against DNS rebinding, where the address of a foreign name changes to the server's. Servers
-    protected only by their address are at risk: those on this machine, without keys. For other servers the
-    host is checked only when ``allow_host`` is set.
+    This protects against DNS rebinding, in which the address of a foreign name changes to the server's. It is
+    a risk for servers that only their address protects: servers on this machine without keys. For other
+    servers the host is checked only if ``allow_host`` is set.
     """
     is_local = config.host in ("localhost", "::1") or config.host.startswith("127.")
     if "*" in config.allow_host or not (config.allow_host or (is_local and not asks_for_keys)):
@@ -126,8 +126,9 @@ def page_headers(host: str | None) -> dict[str, str]:
     """The headers of every page and script: no content from other hosts, no frames, the microphone for this
     page only.
 
-    ``host`` is the request's Host: WebSockets to it are listed by name, since older Safari does not count
-    them under ``'self'``. The two cross-origin headers let the page use shared memory with its audio worklet.
+    ``host`` is the request's Host: WebSockets to it are listed by name, because older versions of Safari do
+    not count them as ``'self'``. The two cross-origin headers let the page use shared memory with its audio
+    worklet.
     """
     sockets = f" ws://{host} wss://{host}" if host is not None and _HOST.fullmatch(host) else ""
     return {
@@ -151,11 +152,13 @@ MAX_AGE_S: Final = 600
 """Seconds for which a browser caches the permission to send a request."""
 
 _NAMES: Final = re.compile(r"[A-Za-z0-9_, -]{1,2000}")
-"""The headers that a cross-origin request may have, by its preflight."""
+"""The headers that the answer to a preflight allows in a cross-origin request."""
 
 
 def preflights(allowed: Sequence[str]) -> Middleware:
-    """A middleware that answers preflights from ``allowed`` origins: the permitted methods and headers."""
+    """A middleware that answers preflights from ``allowed`` origins with the permitted methods and
+    headers.
+    """
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -177,7 +180,7 @@ def preflights(allowed: Sequence[str]) -> Middleware:
 
 
 def readable(allowed: Sequence[str]) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """The headers that let pages of the ``allowed`` origins read an answer about to be sent."""
+    """Add the headers that let pages of the ``allowed`` origins read an answer."""
 
     async def allow(request: web.Request, response: web.StreamResponse) -> None:
         origin = request.headers.get(hdrs.ORIGIN)

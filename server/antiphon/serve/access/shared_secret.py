@@ -1,11 +1,11 @@
 """The secret of workers that hand calls over: it signs requests between them, headers first, then the body.
 
 A request begins with a signature over its method, path, length, time, a nonce and the name of the receiving
-worker, so no body of an untrusted client is read, and no other worker accepts it. Its body ends with 32 bytes
-that sign the body and that signature.
+worker. The server therefore reads no body of an untrusted client, and no other worker accepts the request.
+The body ends with 32 bytes that sign the body and the first signature.
 
 A secret may be a certificate with its key (PEM): workers then trust only that certificate, for any host name,
-since only they have its key.
+because only they have its key.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SharedSecret:
         """The secret of a file, without white space around it.
 
         Raises:
-            ConfigError: it cannot be read, is too short, or is only a certificate, which is public.
+            ConfigError: the file cannot be read, is too short, or has only a certificate, which is public.
         """
         try:
             key = path.read_bytes().strip()
@@ -67,7 +67,8 @@ class SharedSecret:
         return cls(key)
 
     def client_tls(self) -> ssl.SSLContext:
-        """TLS settings of requests to another worker; of several certificates the first is presented.
+        """TLS settings of requests to another worker. If there are several certificates, the first is
+        presented.
 
         Raises:
             ConfigError: its certificate is invalid.
@@ -98,7 +99,7 @@ class SharedSecret:
         """Check the header of a request to the worker of this name.
 
         Raises:
-            HandOverError: it was made with another secret, for another worker, or too long ago.
+            HandOverError: the header was made with another secret, for another worker, or too long ago.
         """
         scheme, _, rest = header.partition(" ")
         time_s, _, rest = rest.partition(" ")
@@ -115,7 +116,7 @@ class SharedSecret:
             )
 
     def tag(self, header: str) -> hmac.HMAC:
-        """A hash to be updated with the body; its digest follows the body."""
+        """A hash that must be updated with the body, and whose digest follows the body."""
         return hmac.new(self.key, b"body " + header.encode(), hashlib.sha256)
 
     def _of(self, method: str, path: str, length: int, time_s: str, nonce: str, worker: str) -> str:

@@ -26,10 +26,10 @@ from antiphon.supervisor.messages import (
 from antiphon.supervisor.shared import SharedState
 
 ASK_S: Final = 0.3
-"""Seconds for the supervisor's answer; its other children have 0.2 s."""
+"""Seconds to wait for the supervisor's answer. The supervisor gives its other children 0.2 s."""
 
 LEASE_S: Final = 2.0
-"""Seconds for the supervisor to grant a session; it needs microseconds, unless it is stopped."""
+"""Seconds to wait for the supervisor to grant a session. It needs microseconds, unless it is stopped."""
 
 RETRY_AFTER_S: Final = 5
 """Seconds after which a caller retries when the supervisor did not answer."""
@@ -39,7 +39,7 @@ class SupervisorClient:
     """Sessions by key, requests of workers, the trial of a canary, and questions of operators.
 
     ``phase`` is the phase of the trial in the supervisor's last report. ``shared`` answers in a
-    single-process server, None if messages leave this process.
+    single-process server; it is None if another process answers.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class SupervisorClient:
             self._send(GiveBack(lease))
 
     async def used(self, use: Use) -> dict[str, float]:
-        """Report the usage of keys in this process; returns their usage on the server, in seconds.
+        """Report the usage of keys in this process; return their usage on the whole server, in seconds.
 
         Without an answer it returns their usage in this process.
         """

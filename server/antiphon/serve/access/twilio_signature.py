@@ -18,7 +18,7 @@ HEADER: Final = "X-Twilio-Signature"
 MIN_CHARS: Final = 16
 
 _MOVED: Final = re.compile(r"/[^?]*\?model=(?P<model>[^&]+)&?")
-"""The path and query of a request whose ``/m/NAME`` prefix a proxy has moved."""
+"""The path and query of a request whose ``/m/NAME`` prefix a proxy has moved to the query."""
 
 
 def read_token(path: Path) -> str:

@@ -28,7 +28,7 @@ READ_BYTES: Final = 1_048_576
 SECONDS_A_DAY: Final = 86_400
 
 DISK_S: Final = 0.25
-"""Seconds that a read of the file may take. If the disk hangs, the last result is used."""
+"""Seconds that a read of the file may take. If the disk hangs, the result of the previous read is used."""
 
 CLOSE_S: Final = 2.0
 """Seconds for writing the waiting records at the end of the process."""
@@ -39,7 +39,7 @@ class UsageRecord:
     """The usage of one connection of a call.
 
     ``session`` is the call's name, for all of its connections; ``key`` is a name, "" if no keys are required.
-    ``tokens_in`` and ``tokens_out`` are those of an agent's text model.
+    ``tokens_in`` and ``tokens_out`` count the tokens of an agent's text model.
     """
 
     ended: str
@@ -84,7 +84,8 @@ class UsageLog:
     def __init__(
         self, path: Path | None, *, clock: Callable[[], float] = time.time, log: Log | None = None
     ) -> None:
-        """Read today's records from an existing file; without a file, days begin with the server's start.
+        """Read today's records from an existing file; without a file, only usage since the server's start
+        counts.
 
         Raises:
             ConfigError: the file cannot be read or written.
@@ -114,7 +115,7 @@ class UsageLog:
         return self.stamp()[:10]
 
     def stamp(self, days: int = 0) -> str:
-        """The time now, or in ``days``, in the records' format."""
+        """The current time, or the time in ``days`` days, in the records' format."""
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._clock() + days * SECONDS_A_DAY))
 
     def seconds_left(self) -> int:
@@ -122,7 +123,9 @@ class UsageLog:
         return SECONDS_A_DAY - int(self._clock()) % SECONDS_A_DAY
 
     def write(self, record: UsageRecord) -> None:
-        """Record a call that has ended; it counts even if the file fails, which is logged."""
+        """Record a call that has ended; its usage counts even if writing the file fails; the failure is
+        logged.
+        """
         self._log.info("usage", **asdict(record))
         if self._writer is None:
             self._count(self._by_key, record)
@@ -136,7 +139,9 @@ class UsageLog:
         self._settle()
 
     def close(self) -> None:
-        """Wait once more for a hanging disk; records that are not written are logged as lost."""
+        """Write the waiting records, with one more wait for a hanging disk; records that are not written are
+        logged as lost.
+        """
         wait([each.done for each in self._waiting], CLOSE_S)
         self._settle()
         for each in self._waiting:
@@ -190,7 +195,7 @@ class UsageLog:
 
     @property
     def seconds_here(self) -> dict[str, float]:
-        """Usage in this process only, by key; empty if a file has it."""
+        """Usage in this process only, by key; empty if there is a file."""
         self._turn_day()
         if self.is_shared:
             return {}
@@ -204,7 +209,7 @@ class UsageLog:
     def seconds_today(self, key: str) -> float:
         """Today's usage of this key; with a file, over all processes that write to it.
 
-        Other processes' usage is as of the last :meth:`refresh`.
+        The usage of other processes is that at the last :meth:`refresh`.
         """
         self._settle()
         self._turn_day()

@@ -1,7 +1,7 @@
 """A voice agent as a call's participant: a recogniser's row, any text model, and a synthesiser's row.
 
-:mod:`antiphon.agent.turns` decides whose turn it is; this class executes the decisions. Its clock is the
-caller's audio; only the sound of replies is paced by the engine's clock.
+:mod:`antiphon.agent.turns` decides whose turn it is; this class executes the decisions. The caller's audio is
+its clock; only the pace of a reply's sound follows the engine's clock.
 """
 
 from __future__ import annotations
@@ -59,17 +59,18 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.operator.metrics import AgentMetrics
 
 MAX_NEWS: Final = 256
-"""Most events that wait while the client does not read; beyond it the client's audio waits, too."""
+"""Maximum number of events that wait while the client does not read; beyond it the client's audio waits too.
+"""
 
 PAUSE_HEAD: Final = 2
-"""The index of the two-second pause among a recogniser's probabilities, as in Kyutai's own agent."""
+"""The index of the probability of a two-second pause, as in Kyutai's own agent."""
 
 IDLE_TEXT: Final = "The caller is silent for a while now. Say one short sentence if that helps, else nothing."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgentParts:
-    """The parts of an agent; it speaks ``greeting`` first, and ``sorry`` if the text model fails."""
+    """The parts of an agent; it first speaks ``greeting``, and speaks ``sorry`` if the text model fails."""
 
     name: str
     stt: ServedModel
@@ -86,14 +87,14 @@ class AgentParts:
         """Check that each model has a row for a caller.
 
         Raises:
-            ServerFullError, DrainingError, SessionFailedError: there is none.
+            ServerFullError, DrainingError, SessionFailedError: a model has no free row.
         """
         for model in (self.stt, self.tts):
             await model.engine.check_room(0.0)
 
 
 class Agent(Participant[AgentNews]):
-    """One call's agent. ``tokens_in`` and ``tokens_out`` count those of its text model so far."""
+    """One call's agent. ``tokens_in`` and ``tokens_out`` count the tokens of its text model so far."""
 
     def __init__(
         self,
@@ -104,12 +105,12 @@ class Agent(Participant[AgentNews]):
         new_id: Callable[[str], str],
         fills_gaps: bool = False,
     ) -> None:
-        """Prepare for a ``voice``; ``new_id`` names turns and replies, by their kind.
+        """Prepare an agent with a ``voice``; ``new_id`` makes ids for turns and replies.
 
         With ``fills_gaps`` silence replaces overdue audio of the caller.
 
         Raises:
-            UnsupportedError: one of its models has no text.
+            UnsupportedError: one of its models has no tokenizer.
         """
         self.parts, self.name = parts, parts.name
         self.voice_spec = parts.tts.engine.info.spec
@@ -168,7 +169,7 @@ class Agent(Participant[AgentNews]):
         return self._reply is not None or self._asr.waits_for_us
 
     def stats(self) -> SessionStats:
-        """The recogniser's input frames, and the frames of sound sent."""
+        """Statistics: the recogniser's input frames, and the frames of sound sent."""
         return replace(self._asr.stats(), frames_out=self._tts.stats().frames_out)
 
     def begin(self, now_s: float) -> None:
@@ -200,7 +201,7 @@ class Agent(Participant[AgentNews]):
         self._tts.read_prompt(prompt)
 
     def finish(self, now_s: float) -> None:
-        """End the agent; the rest of a current reply is not sent."""
+        """End the agent; the rest of the current reply is not sent."""
         self._do(self._turns.cancel(), now_s)
         self.is_done = True
         self._wake()

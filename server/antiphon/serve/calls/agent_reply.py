@@ -33,20 +33,27 @@ from antiphon.protocol.kyutai_tts import Spoken
 from antiphon.serve.calls.synthesiser import Synthesiser
 
 LEAD_S: Final = 0.16
-"""Maximum seconds between sending sound and its playback, so that little is played after an interruption."""
+"""Maximum seconds by which sound is sent before its playback, so that the client plays little after an
+interruption.
+"""
 
 JITTER_S: Final = 0.08
 """Seconds by which a client may play sound later than expected, or receive an interruption earlier."""
 
 MAX_READY: Final = 8
-"""Pieces of sound taken from the synthesiser before they are due; further ones wait in its engine."""
+"""Pieces of sound that are taken from the synthesiser before they are due; further pieces wait in its engine.
+"""
 
 PIECE_CHARS: Final = 32
 PIECES_A_TURN: Final = 8
-"""Most characters of a piece of text, and most pieces read before other calls are served: a millisecond."""
+"""Maximum characters of a piece of text, and maximum pieces that are read before other calls are served;
+reading them takes a millisecond.
+"""
 
 MAX_WORD_CHARS: Final = 60
-"""A longer word is split, since a synthesiser limits words and some languages write no spaces."""
+"""A longer word is split, because a synthesiser limits the length of words, and some languages write no
+spaces.
+"""
 
 FAILED_WORDS: Final = "the agent's text model has failed"
 
@@ -54,12 +61,12 @@ _TOO_LONG: Final = re.compile(rf"\S{{{MAX_WORD_CHARS}}}(?=\S)")
 
 
 class Reply:
-    """One reply, from the pieces of a text model: to ``asked``, or to a turn where that is None.
+    """One reply, made from the pieces of a text model. It answers ``asked``, or a turn if that is None.
 
     With ``is_early`` it sends nothing until :meth:`release`. ``voice`` is the synthesiser, which must be
-    idle; None makes the reply text only. ``item`` and ``entry`` are its place in the history if it
-    ``is_kept``. :meth:`advance` has sound to send at ``due_s``. ``has_text``: its first text has arrived;
-    ``is_measured``: its latency is recorded.
+    idle; None makes the reply text only. If it ``is_kept``, ``item`` and ``entry`` are its place in the
+    history. ``due_s`` is the time at which :meth:`advance` has sound to send. ``has_text``: its first text
+    has arrived; ``is_measured``: its latency is recorded.
     """
 
     def __init__(
@@ -118,12 +125,12 @@ class Reply:
 
     @property
     def has_sound(self) -> bool:
-        """Whether some of its sound was sent."""
+        """Whether a part of its sound was sent."""
         return self._sent_s > 0.0
 
     @property
     def is_spoken(self) -> bool:
-        """Whether the synthesiser has text of it that must be cleared."""
+        """Whether the synthesiser has text of this reply that must be cleared."""
         return self._voice is not None and (self._has_said or self._is_read)
 
     def release(self) -> None:
@@ -135,13 +142,13 @@ class Reply:
         self.is_held, self._held_s = True, now_s
 
     def resume(self, now_s: float) -> None:
-        """Continue after a pause; by now the client has played all sound sent before it."""
+        """Continue after a pause; the client has played all sound that was sent before it."""
         self.is_held = False
         ahead_s = max(0.0, self._sent_s - self._played_s(self._held_s))
         self._began_s += max(0.0, now_s - self._held_s - ahead_s)
 
     def rewind(self, seconds: float, now_s: float) -> None:
-        """Send the last ``seconds`` of sound again; the client has played at most the rest by now."""
+        """Send the last ``seconds`` of sound again; the client has played at most the sound before them."""
         played_s = max(0.0, min(self._played_s(now_s), self._sent_s - seconds))
         if self.is_held:
             self._held_s = now_s
@@ -158,7 +165,7 @@ class Reply:
         return ReplyOver(outcome, self._error, tokens.tokens_in, tokens.tokens_out)
 
     def advance(self, now_s: float, *, may_take: bool) -> list[AgentNews]:
-        """Advance; returns new events, at the end :class:`ReplyOver`."""
+        """Advance as far as possible; return new events. The last event of a reply is :class:`ReplyOver`."""
         news: list[AgentNews] = []
         texts = self._read(now_s)
         if self.is_early:

@@ -56,7 +56,7 @@ class Call:
     ) -> None:
         """Prepare; :meth:`admit` or :meth:`claim` gets it a row, then :meth:`run` holds the call.
 
-        ``local`` transfers a call whose state is in no row to another connection.
+        ``local`` can pass a call, if its state is not in a row, to another connection.
         """
         self.caller, self.model, self.dialect, self.participant = caller, model, dialect, participant
         self.error: AntiphonError | None = None
@@ -87,8 +87,8 @@ class Call:
         """Request a row from the participant; ``facts`` are for the log.
 
         Raises:
-            ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is no row, and the
-                call has ended.
+            ServerFullError, DrainingError, SessionFailedError, UnsupportedError: the call gets no row and
+                has ended.
         """
         try:
             await self.participant.open(self.exchange.wake)
@@ -102,7 +102,7 @@ class Call:
         """Continue a call that had another connection.
 
         Raises:
-            SessionError: there is no such call, and this one has ended.
+            SessionError: the requested call does not exist, and this call has ended.
         """
         assert self._resume is not None
         desk = self._services.canary
@@ -138,7 +138,7 @@ class Call:
         claim: Claim,
         again: Callable[[], tuple[Sequence[Message], Sequence[Action]]],
     ) -> None:
-        """Continue over another connection of the same client; ``again`` returns its first messages.
+        """Continue on another connection of the same client; ``again`` returns the first messages for it.
 
         Raises:
             ResumeError: the call cannot be resumed.
@@ -256,8 +256,9 @@ class Call:
             exchange.send(dialect.news(now_s, self.participant.stats))
 
     def abandon(self) -> None:
-        """Release everything, unless another connection has the call; may be called at any time, and
-        again."""
+        """Release everything, unless another connection has the call; may be called at any time and
+        repeatedly.
+        """
         if not (self._is_over or self._connections):
             self._is_over = True
             self._services.calls.discard(self)
@@ -272,7 +273,7 @@ class Call:
             self.exchange.close()
 
     def end(self, error: AntiphonError | None = None) -> None:
-        """Close from the server's side: 1000, or the error's code with its text as the reason."""
+        """Close the connection, with 1000, or with the error's code and its text as the reason."""
         if self._ending is None:
             self.error = error
             self.exchange.stop()
@@ -281,7 +282,7 @@ class Call:
             self._ending = asyncio.get_running_loop().create_task(self._close(error))
 
     async def closed(self) -> None:
-        """Wait until an end that has begun is over."""
+        """Wait until the closing of the connection is complete."""
         if self._ending is not None:
             await self._ending
 
@@ -306,7 +307,7 @@ class Call:
         return self._resume is not None and self._resume.window_s > 0
 
     def announce_draining(self, deadline_s: float) -> None:
-        """Send the client the remaining seconds of the call; a draining server resumes no call."""
+        """Send the client the remaining seconds of the call; a draining server does not resume calls."""
         is_detached = self._resume is not None and self._resume.is_detached
         if self.local is not None:
             self.local.leave()
@@ -331,7 +332,7 @@ def find_local(services: Services, token: bytes) -> Call:
     """The call of this process that a token is valid for.
 
     Raises:
-        ResumeError: there is none.
+        ResumeError: there is no such call.
     """
     for call in services.calls:
         if isinstance(call, Call) and call.local is not None and call.local.has(token):

@@ -20,7 +20,9 @@ from antiphon.serve.calls.transcriber import Transcriber
 from antiphon.serve.hosting.served import ServedModel
 
 MAX_BEHIND_S: Final = 10.0
-"""Most seconds of audio that wait for the recogniser: a slower one would never catch up; 10 s are 1 MB."""
+"""Maximum seconds of audio that wait for the recogniser. A recogniser that is further behind would never
+catch up. 10 s take 1 MB.
+"""
 
 UNAVAILABLE, ENDED = "input_transcript_unavailable", "input_transcript_ended"
 
@@ -29,7 +31,7 @@ class Captions:
     """One caller's transcript; used on the event loop only."""
 
     def __init__(self, model: ServedModel, rate: int, clock: Callable[[], float]) -> None:
-        """Accept samples at ``rate``, the talker's; ``clock`` is the engines'."""
+        """Accept samples at ``rate``, the talker's rate; ``clock`` is the clock of the engines."""
         self._model, self._clock = model, clock
         spec = model.engine.info.spec
         self._resampler = Resampler(rate, spec.sample_rate)
@@ -71,7 +73,7 @@ class Captions:
     def advance(self, *, may_tell: bool) -> list[Word | Marked | events.Info]:
         """Advance; returns the new words, markers, and at the end one notice if it failed.
 
-        ``may_tell`` false keeps words for later.
+        If ``may_tell`` is false, words are kept for later.
         """
         hearing = self._hearing
         if hearing is None:

@@ -1,4 +1,6 @@
-"""From a request to a call: a WebSocket admitted before or after the upgrade, or the answer to a POST."""
+"""Turns a request into a call: a WebSocket that is admitted before or after the upgrade, or the answer to a
+POST.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ async def admit_then_upgrade(
     headers: Mapping[str, str] | None = None,
     **facts: Any,
 ) -> web.StreamResponse:
-    """Answer a request of clients that read an HTTP status; returns when the call is over.
+    """Handle a request of a client that reads HTTP statuses; return when the call is over.
 
     Raises:
         ServerFullError, DrainingError, SessionFailedError, UnsupportedError: the call cannot be admitted.
@@ -76,7 +78,7 @@ async def upgrade_then_admit(
     *,
     max_message_bytes: int | None = None,
 ) -> web.StreamResponse:
-    """Answer a request of clients that read refusals as messages; returns when the call is over.
+    """Handle a request of a client that reads refusals as messages; return when the call is over.
 
     ``begin`` returns an admitted call, possibly after a first message; None if the peer has disconnected.
     """

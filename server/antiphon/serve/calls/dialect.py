@@ -1,7 +1,7 @@
 """The base of all dialects: a call's side of its client's protocol.
 
 A dialect is state and functions without I/O: a client's messages become actions, the participant's replies
-become messages. The defaults are for protocols without such messages.
+become messages. The methods of this class are the defaults for protocols without such messages.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Dialect(ABC, Generic[R]):
     """One client's protocol, with replies of the type ``R``.
 
     ``is_quiet``: the client has announced silence. ``is_speaking``: the participant is sending speech, or has
-    just stopped. ``words``: words of text so far. ``has_more``: ``feed("")`` continues the last message.
-    ``marks``: new positions in the client's audio; a marker returns once the transcript has reached its
-    position. The participant waits for the client's first message until ``listens_at_s``. :meth:`due` has
-    messages at ``due_s``.
+    just stopped. ``words`` counts words of text so far. ``has_more``: ``feed("")`` continues the last
+    message. ``marks`` has new positions in the client's audio; a marker returns once the transcript has
+    reached its position. The participant waits for the client's first message until ``listens_at_s``.
+    ``due_s`` is the time at which :meth:`due` has messages.
     """
 
     policy = Policy()
@@ -62,15 +62,15 @@ class Dialect(ABC, Generic[R]):
         """The messages for one reply of the participant.
 
         Raises:
-            AudioError: it cannot be encoded.
+            AudioError: the audio cannot be encoded.
         """
 
     @abstractmethod
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:
-        """Return the message for an error, and the close code to use if the error ends the call."""
+        """The message for an error, and the close code if the error ends the call."""
 
     def text_of(self, reply: FrameReply) -> str:
-        """The text of a frame, or ""; its words are counted."""
+        """The text of a frame, or ""; the method also counts its words."""
         if reply.text_token is None or self.tokenizer is None:
             return ""
         text = self.tokenizer.piece(reply.text_token)
@@ -86,8 +86,9 @@ class Dialect(ABC, Generic[R]):
         return ()
 
     def heard(self, pcm: FloatArray) -> Sequence[Action]:
-        """Actions for audio that the participant processes, float32 ``[N]``; called if the policy has
-        ``hears``."""
+        """Actions for audio, float32 ``[N]``, that the participant processes. It is called if the policy has
+        ``hears``.
+        """
         return ()
 
     def draining(self, deadline_s: float) -> Sequence[Message]:
@@ -99,7 +100,7 @@ class Dialect(ABC, Generic[R]):
         return ()
 
     def interrupted(self, frame: int) -> Sequence[Message]:
-        """Messages after unsent replies to input before ``frame`` were dropped."""
+        """Messages for the client after the server has dropped unsent replies to input before ``frame``."""
         return ()
 
     def news(self, now_s: float, stats: Callable[[], SessionStats]) -> Sequence[Message]:

@@ -1,8 +1,8 @@
 """The traffic of one connection of a call: messages to actions, and replies to messages.
 
-The reader handles messages. The waker, which the client and the participant wake, runs turns, which move
-waiting data and detect changes. Replies remain in the engine's queue while the client does not read; the
-oldest is dropped there, before it is encoded, since an Opus stream must not lose packets.
+The reader handles messages. The waker, which the client and the participant wake, runs turns. A turn moves
+waiting data and detects changes. While the client does not read, replies remain in the engine's queue. The
+oldest reply is dropped there, before it is encoded, because an Opus stream must not lose packets.
 """
 
 from __future__ import annotations
@@ -44,23 +44,24 @@ from antiphon.serve.transport.socket import RECHECK_S
 from antiphon.serve.transport.transport import Message, Transport
 
 MESSAGES_A_TURN: Final = 8
-"""Messages of one client read before others are served: a millisecond at most."""
+"""Number of messages of one client that are read before others are served; this takes at most a millisecond.
+"""
 
 REPLIES_A_TURN: Final = 4
-"""Replies encoded for one client before others are served: half a millisecond of Opus."""
+"""Number of replies that are encoded for one client before others are served: half a millisecond of Opus."""
 
 _SLOW: Final = frozenset({PushWords, ReadPrompt, Transcribe})
-"""Actions that take longer than a turn."""
+"""Actions that last longer than a turn."""
 
 
 class Exchange:
     """The exchange of one call, until ``end``.
 
-    ``is_ready``: the client was greeted, at ``ready_s``. ``waiting``: replies taken and not yet written.
-    ``is_ending``: nothing more is read, and no further turn runs. ``resumed``: the call that this one
-    continues. ``recording``: the recording of its audio, if any. ``heard_s``: seconds of audio since the last
-    check of time limits, the last of them at ``heard_at_s``. ``congested_since_s``: when the client stopped
-    reading; None while it reads.
+    ``is_ready``: the client was greeted, at ``ready_s``. ``waiting`` has replies that were taken and not yet
+    written. ``is_ending``: no further message is read, and no further turn runs. ``resumed`` is the call that
+    this one continues, ``recording`` the recording of its audio, if any. ``heard_s`` is the number of seconds
+    of audio since the last check of time limits; the latest arrived at ``heard_at_s``. ``congested_since_s``
+    is the time at which the client stopped reading, None while it reads.
     """
 
     def __init__(
@@ -117,11 +118,11 @@ class Exchange:
                 self._fail(error)
 
     def part(self) -> None:
-        """Detach from a connection that has ended: nothing is sent until :meth:`go_on`."""
+        """Detach from a connection that has ended; messages are sent again after :meth:`go_on`."""
         self.transport = None
 
     def go_on(self, transport: Transport, messages: Sequence[Message], actions: Sequence[Action]) -> None:
-        """Continue over another connection, whose client gets these messages first."""
+        """Continue on another connection, whose client gets these messages first."""
         self.transport, self.ready_s, self.congested_since_s = transport, self._clock(), None
         self._do_all([it for it in self._held if type(it) is PushAudio])  # it counts as received
         self._held = ()
@@ -135,12 +136,12 @@ class Exchange:
         return self._close_s is not None
 
     def stop(self) -> None:
-        """Read nothing more, and take no more turns."""
+        """Stop reading, and run no further turns."""
         self.is_ending = True
         self._room.set()  # the reader wakes, and finds that the call is over
 
     def write_waiting(self) -> None:
-        """Write the replies already taken: at most a full queue, a few milliseconds of Opus."""
+        """Write the replies that were already taken: at most a full queue, a few milliseconds of Opus."""
         if self.transport is not None:
             with contextlib.suppress(AntiphonError):  # the call is ending already, with its own reason
                 self._write(self.transport, len(self.waiting))
@@ -219,7 +220,8 @@ class Exchange:
                 self.send(self.dialect.error(error)[0])
 
     async def obey(self, actions: Sequence[Action], transport: Transport) -> None:
-        """Carry out the actions of a message that arrived over ``transport``, the client's or another one.
+        """Carry out the actions of a message that arrived over ``transport``, which is the client's or a
+        watcher's.
 
         An answer can be 1 MiB long: while the client does not read, messages with an answer wait.
         """
@@ -365,7 +367,7 @@ class Exchange:
     # To the client.
 
     def turn(self) -> bool:
-        """Move waiting data, and detect changes; true if there is more to do at once."""
+        """Move waiting data and detect changes; return true if more work is due at once."""
         transport, participant = self.transport, self.participant
         if transport is None:
             if self.is_ready and not self.is_ending and participant.state is SessionState.CLOSED:

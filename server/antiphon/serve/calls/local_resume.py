@@ -22,14 +22,15 @@ from antiphon.serve.hosting.services import Services
 
 MAX_UNACKNOWLEDGED: Final = 512
 MAX_UNACKNOWLEDGED_BYTES: Final = 65_536
-"""Most bytes of kept messages of a call; with more it cannot be resumed, as with the engine's calls."""
+"""Maximum bytes of kept messages of a call. A call with more cannot be resumed, like calls of the engine."""
 
 MAX_GAPS: Final = 64
 """Number of recent gaps in sent frame numbers that are kept; a client lacks only frames after them."""
 
 MAX_SKIPPED_FRAMES: Final = 2250
-"""Most frames that a client may be ahead of the processed ones: three minutes, more than a call waits for
-it."""
+"""Maximum number of frames that a client may be ahead of the processed frames: three minutes, longer than a
+call waits for it.
+"""
 
 
 class LocalSequence:
@@ -65,7 +66,9 @@ class LocalSequence:
 
 
 class Recent:
-    """The last frames of sound of a call, by number, which are sent again, and those of its last reply."""
+    """The last frames of a call's sound by number, which can be sent again, and which of them belong to its
+    last reply.
+    """
 
     def __init__(self, frame_ms: float) -> None:
         """Begin without any."""
@@ -88,7 +91,7 @@ class Recent:
             self._sound.append((begin, self._next))
 
     def clear(self) -> None:
-        """Drop all of them: the reply was cut."""
+        """Drop all frames, because the reply was cut."""
         self._frames.clear()
 
     def after(self, frame: int, following: int) -> tuple[int, int, list[tuple[int, FloatArray]]]:
@@ -103,9 +106,10 @@ class Recent:
         return first, max(0, first - frame - 1 - unsent) if frame >= 0 else 0, again
 
     def sound_again(self, frame: int, first: int) -> SoundAgain:
-        """The part of the last reply that a client gets again from frame ``first`` on, and the part it lacks.
+        """The part of the last reply that a client gets again from frame ``first`` on, and the part that it
+        lacks.
 
-        ``frame`` is the last one that it has; of a client that has none it is not known what it lacks.
+        ``frame`` is the last frame that the client has. If it has none, the part that it lacks is unknown.
         """
         again_ms, lost_ms = self._sound_ms(first), self._sound_ms(frame + 1)
         seconds = (self._sound_ms(self._next) - again_ms) / 1000
@@ -120,8 +124,8 @@ class Recent:
 def continued(samples: int, frame: int, frame_samples: int) -> tuple[int, int, int]:
     """Continue a call that has processed ``samples``, with a client that can send from ``frame`` on.
 
-    Returns the samples that count as processed, the number of the next ones that were processed already, and
-    the next frame for the client to send.
+    Returns the number of samples that count as processed, the number of following samples that were already
+    processed, and the next frame that the client must send.
     """
     heard = samples // frame_samples
     if frame <= heard:
@@ -156,17 +160,17 @@ class LocalResume:
         return terms if links is None else terms | {"worker": links.place(terms.get("worker", ""))}
 
     def has(self, token: bytes) -> bool:
-        """Whether this is the call's token, or the former one while the client may lack the new one."""
+        """Whether this is the call's token, or its former token while the client may lack the new one."""
         key = resume.token_key(token)
         return any(hmac.compare_digest(key, it) for it in (self._key, self._former) if it)
 
     def confirm(self, seq: int) -> None:
-        """Record that the client has received messages up to this one, and its token."""
+        """Record that the client has received the messages up to this one, and therefore the new token."""
         self.sequence.drop_until(seq)
         self._former = b""
 
     def claim(self, claim: resume.Claim, caller: Caller) -> None:
-        """Give the call to another connection; its token comes with :meth:`terms`.
+        """Give the call to another connection; :meth:`terms` makes its next token.
 
         Raises:
             ResumeError: the call cannot be resumed.
@@ -185,7 +189,7 @@ class LocalResume:
         self._change.set()
 
     async def wait(self) -> None:
-        """Wait until another connection has the call, until :meth:`leave`, or for at most the window."""
+        """Wait until another connection has the call, until :meth:`leave`, or until the window is over."""
         self._change.clear()
         try:
             async with asyncio.timeout(self.window_s):

@@ -18,7 +18,7 @@ FINISH_S: Final = 20.0
 
 
 class OutputListeners:
-    """Recognisers for output; a call uses one. A recogniser's rows are first for its own callers."""
+    """Recognisers for output; a call uses one. A recogniser's own callers have priority for its rows."""
 
     def __init__(self, models: Models, clock: Callable[[], float]) -> None:
         """Use the first recogniser of ``models``, if there is one."""
@@ -26,7 +26,7 @@ class OutputListeners:
         self._current: OutputListener | None = None
 
     def open(self, model: ServedModel) -> OutputListener | None:
-        """The listener for a call of a model with text and audio; None without a recogniser."""
+        """The listener for a call of a model with text and audio; None if there is no recogniser."""
         recogniser = self._models.default_of((PipelineKind.STT,))
         if recogniser is None or not model.kind.is_live or model.tokenizer is None:
             return None
@@ -55,7 +55,7 @@ class OutputListener:
         self._is_woken.set()
 
     def stop(self) -> None:
-        """End the audio: the rest is transcribed and the row freed; a second call has no effect."""
+        """End the audio: the rest is transcribed, and then the row is freed. A second call has no effect."""
         self._is_stopped = True
         self._recogniser.finish()
         self._is_woken.set()

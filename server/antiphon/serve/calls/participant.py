@@ -1,5 +1,6 @@
-"""The answering side of a call: input in, replies out. This module has a row of an engine's model, with audio
-in both directions."""
+"""The answering side of a call: input in, replies out. The class in this module holds a row of an engine's
+model with audio in both directions.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +31,13 @@ class Participant(ABC, Generic[R]):
     """The answering side of a call, with replies of the type ``R``; used on the event loop, where no method
     waits.
 
-    ``is_full``: stop reading the client for now. ``is_done``: no reply follows. ``words``: words given to it,
-    or transcribed by it. ``kept_from``: the first input frame whose reply may still arrive, after a flush;
-    None once the client is notified. ``due_s``: the time at which :meth:`advance` has work. ``name``: its
-    name in usage records, if it is not its model's. ``voice_spec``: the model of its audio, if it is another
-    one. ``tokens_in`` and ``tokens_out``: tokens of a text model so far. ``session``: the engine's session,
-    if any; its first ``lead_frames`` of input are not the client's.
+    ``is_full``: the client is not read for now. ``is_done``: no reply follows. ``words`` counts words given
+    to it, or transcribed by it. ``kept_from`` is the first input frame whose reply may still arrive after a
+    flush; it is None once the client is notified. ``due_s`` is the time at which :meth:`advance` has work.
+    ``name`` is its name in usage records, if it differs from its model's. ``voice_spec`` is the model of its
+    audio, if that is another model. ``tokens_in`` and ``tokens_out`` count the tokens of a text model so far.
+    ``session`` is the engine's session, if any; the first ``lead_frames`` frames of its input are not the
+    client's.
     """
 
     session: CallSession | None = None
@@ -51,7 +53,7 @@ class Participant(ABC, Generic[R]):
         """Request a row; ``notify`` is called on the event loop after every change.
 
         Raises:
-            ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.
+            ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is no row.
         """
 
     def put(self, pcm: FloatArray, received_s: float) -> None:
@@ -63,7 +65,9 @@ class Participant(ABC, Generic[R]):
         raise NotImplementedError
 
     def mark(self, marker: int) -> None:
-        """Mark this position in the audio: its marker is a reply once everything before it is transcribed."""
+        """Mark this position in the audio. The marker becomes a reply once everything before it is
+        transcribed.
+        """
 
     def obey(self, request: Any) -> None:
         """Carry out an action that only this kind of participant has; see :class:`Instruct`."""
@@ -85,8 +89,9 @@ class Participant(ABC, Generic[R]):
 
     @abstractmethod
     def advance(self, now_s: float, *, may_take: bool) -> Sequence[R]:
-        """Advance as far as possible without waiting; returns new replies in order, or none unless
-        ``may_take``."""
+        """Advance as far as possible without waiting; return new replies in order, or none if ``may_take`` is
+        false.
+        """
 
     @abstractmethod
     def finish(self, now_s: float) -> None:
@@ -104,7 +109,7 @@ class Participant(ABC, Generic[R]):
 
     @property
     def reason(self) -> AntiphonError | None:
-        """The error of a CLOSED session, None where its owner closed it."""
+        """The error of a CLOSED session; None if its owner closed it."""
         return None if self.session is None else self.session.error
 
     @property
@@ -121,8 +126,9 @@ class Participant(ABC, Generic[R]):
         """Start: there is a row, and the client was notified."""
 
     def sent(self, reply: R, now_s: float, stalled_s: StalledSince) -> float:
-        """Record a reply written to the network; returns the seconds of audio in it that keep its client
-        waiting."""
+        """Record a reply that was written to the network; return its seconds of audio, for which its client
+        waits.
+        """
         return 0.0
 
     def stats(self) -> SessionStats:
@@ -137,7 +143,7 @@ class Participant(ABC, Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A requested row of a model, or a place in its queue for ``wait_s``."""
+    """A requested row of a model, or a place in its queue for ``wait_s`` seconds."""
 
     engine: EngineGroup
     parameters: SamplingParameters
@@ -148,7 +154,7 @@ class Place:
         """Open a session; if the task is cancelled, none remains.
 
         Raises:
-            ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is none.
+            ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is no row.
         """
         return await self.engine.submit(
             self.parameters, wait_s=self.wait_s, notify=notify, prompt=self.prompt
@@ -162,7 +168,7 @@ class Talker(Participant[FrameReply]):
     """
 
     def __init__(self, model: ServedModel, place: Place, *, fills_gaps: bool = False) -> None:
-        """Prepare; with ``fills_gaps`` silence replaces overdue audio, so the model's input has no pause."""
+        """Prepare; with ``fills_gaps`` silence replaces overdue audio, so the model's input is continuous."""
         self.spec = model.engine.info.spec
         self.listener: Callable[[FloatArray], Any] | None = None
         self._place, self._fills_gaps = place, fills_gaps
@@ -206,7 +212,7 @@ class Talker(Participant[FrameReply]):
         return replies
 
     def flush(self) -> None:
-        """Discard waiting input, and replies not taken."""
+        """Discard waiting input, and replies that were not taken."""
         if self.session is not None:
             self.kept_from = max(self.session.flush(), self.kept_from or 0)
 

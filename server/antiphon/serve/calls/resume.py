@@ -1,4 +1,6 @@
-"""Resumption on a connection's side: numbered messages, the claim, and the wait for another connection."""
+"""The part of resumption that belongs to a connection: numbered messages, the claim, and the wait for another
+connection.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 
 CLAIM_S: Final = 2.0
-"""Seconds for the first message of a connection that resumes a call; it has no row before."""
+"""Seconds for the first message of a connection that resumes a call; before it the connection has no row."""
 
 LATE_S: Final = 60.0
 """Seconds beyond the window: a client's clock may be this far ahead of the audio that it has sent."""
@@ -45,7 +47,7 @@ class OutboundSequence:
     """
 
     def __init__(self, note_every_frames: int) -> None:
-        """Begin a call; the engine gets the count of frames without text at this interval."""
+        """Begin a call; the engine gets the number of frames without text at this interval."""
         self.seq, self.kept = 0, b""
         self.first_news = 0  # the text of earlier frames was sent on another connection
         self._every = note_every_frames
@@ -87,7 +89,9 @@ class CallResume:
         self._is_parted = asyncio.Event()
 
     def arm(self, session: CallSession) -> dict[str, Any] | None:
-        """Make the call resumable; returns the client's terms, None if the server keeps no calls."""
+        """Make the call resumable; returns the client's terms, None if the server keeps no calls without a
+        connection.
+        """
         if self.window_s <= 0:
             return None
         token = resume.new_token()
@@ -100,7 +104,7 @@ class CallResume:
         """Claim the call, which may belong to any of these versions of a model.
 
         Raises:
-            SessionError: there is no such call.
+            SessionError: the call does not exist.
         """
         token = resume.new_token()
         asked = ResumeClaim(
@@ -131,7 +135,9 @@ class CallResume:
         return self.is_detached
 
     async def wait(self, session: CallSession, log: Log) -> None:
-        """Wait, after the end of the connection, until another one resumes the call, or none can."""
+        """Wait, after the connection has ended, until another connection resumes the call or until none
+        can.
+        """
         if not self.is_detached:
             log.info("session detached", window_s=self.window_s)
             self._detach(session)

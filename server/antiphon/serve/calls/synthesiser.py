@@ -22,7 +22,7 @@ from antiphon.serve.calls.participant import Participant, Place, StalledSince
 from antiphon.serve.hosting.served import ServedModel
 
 MAX_PENDING_WORDS: Final = 1024
-"""Most words that wait for room in the engine; with more, the socket is not read."""
+"""Maximum number of words that wait for room in the engine; with more, the socket is not read."""
 
 Piece: TypeAlias = FloatArray | Spoken
 
@@ -74,7 +74,7 @@ class Synthesiser(Participant[Piece]):
         self.session = await self._place.take(notify)
 
     def check(self, text: str) -> Iterator[int]:
-        """Read a text like :meth:`read`, keeping only its unspoken words.
+        """Read a text like :meth:`read`, but store only its unspoken words.
 
         Each step yields the number of its words, spoken or not.
 

@@ -15,15 +15,15 @@ from antiphon.errors import ServerFullError, TextModelError
 from antiphon.serve.calls.agent import AgentParts
 
 MAX_RUNNING: Final = 16
-"""Replies that an agent writes at once, including spoken ones; above this number a text is refused, since
-each is a request to its text model. Spoken replies are never refused.
+"""Maximum number of concurrent replies of an agent, including spoken ones, because each is a request to its
+text model. Above it a text is refused. Spoken replies are never refused.
 """
 
 RETRY_S: Final = 5
 
 
 class TextConversation:
-    """The texts of one client and the agent's answers; ``tokens`` counts those of the text model."""
+    """The texts of one client and the agent's answers; ``tokens`` counts the tokens of the text model."""
 
     def __init__(self, agent: AgentParts, clock: Callable[[], float]) -> None:
         """Start without texts."""

@@ -1,4 +1,4 @@
-"""Values between a call and its dialect: policy, start of a call, and actions."""
+"""Values that a call and its dialect exchange: policy, start of a call, and actions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from antiphon.serve.calls.resume import ResumedCall
 class Policy:
     """The rules of a call of this protocol.
 
-    ``is_live``: late data are dropped; otherwise nothing is dropped. ``awaits`` names the input in errors.
-    ``expects_input``: the first input must arrive within the limit of a handshake; otherwise the client opens
-    its microphone first. ``has_answers``: messages have answers, so all but audio wait while the client does
-    not read. ``hears``: the dialect processes the participant's input. ``at_once``: the first byte of
-    messages that are handled where they are read. Unless it ``reads_on``, nothing is read after the end of
-    the input: later messages belong to another call.
+    ``is_live``: late data are dropped; otherwise nothing is dropped. ``awaits`` is the name of the input in
+    errors. ``expects_input``: the first input must arrive within the limit of a handshake; without it the
+    client may open its microphone first. ``has_answers``: messages have answers, so all messages except audio
+    wait while the client does not read. ``hears``: the dialect processes the participant's input. ``at_once``
+    is the first byte of messages that are handled as soon as they are read. Unless it ``reads_on``, reading
+    stops at the end of the input, because later messages belong to another call.
     """
 
     is_live: bool = True
@@ -38,8 +38,8 @@ class Policy:
 class HelloFacts:
     """Facts for the client when its call begins.
 
-    ``terms`` are those of resumption, None without it. ``resumed`` is set if it continues a call of another
-    connection, whose next input frame is ``next_frame``.
+    ``terms`` are the terms of resumption; None if the call cannot be resumed. ``resumed`` is set if the call
+    was on another connection before; ``next_frame`` is then its next input frame.
     """
 
     session: str
@@ -53,7 +53,7 @@ class HelloFacts:
 
 @dataclass(slots=True)
 class PushAudio:
-    """``pcm``, float32 ``[N]`` at the model's rate, of ``seconds`` that the client sent.
+    """Audio ``pcm``, float32 ``[N]`` at the model's rate, from ``seconds`` seconds that the client sent.
 
     ``pcm`` is empty if the model ignores it.
     """
@@ -83,7 +83,7 @@ class ReadPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Transcribe:
-    """Transcribe the client's speech from now on; ``then`` is called once there is a row for it."""
+    """Transcribe the client's speech from now on; ``then`` is called once the recogniser has a row."""
 
     captions: Captions
     then: Callable[[], None]
@@ -117,7 +117,7 @@ class Instruct:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the call: at once, or within ``drain_s`` once the model is silent, and not before ``lag_s``."""
+    """End the call at once, or when the model is silent, after ``drain_s`` at most and ``lag_s`` at least."""
 
     drain_s: float = 0.0
     lag_s: float = 0.0

@@ -1,4 +1,6 @@
-"""Telephone lines of Asterisk: AudioSocket, which the server paces, and its channel over a WebSocket."""
+"""Telephone lines of Asterisk: AudioSocket, for which the server sets the pace, and the channel over a
+WebSocket.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ PACKET_S: Final = 0.02
 """Seconds between two messages: Asterisk passes each one on when it arrives."""
 
 MOST_LATE_S: Final = 0.1
-"""Maximum lag in seconds; after a longer one the server continues at its pace, without a burst of all overdue
-audio."""
+"""Maximum lag in seconds; after a longer lag the server continues at the normal pace, without a burst of
+overdue audio.
+"""
 
 
 SILENCE: Final[Mapping[str, bytes]] = MappingProxyType({"pcm_s16le": b"\0", "pcmu": b"\xff", "pcma": b"\xd5"})
@@ -96,7 +99,7 @@ class AsteriskLine(TelephoneLine):
         return None
 
     def play(self, data: bytes) -> Sequence[Message]:
-        """Whole frames: Asterisk discards a part of one."""
+        """Encode only whole frames, because Asterisk discards a part of a frame."""
         data = self._rest + data
         end = len(data) - len(data) % self._start.frame_bytes
         self._rest = data[end:]

@@ -1,6 +1,6 @@
 """The protocol of ``/api/chat``: the client's side, for models and agents, and the output of a model.
 
-Moshi's messages, the extension, and the numbered messages of a call that can be resumed.
+It has Moshi's messages, the extension, and the numbered messages of a call that can be resumed.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ UNHEARD: Final = np.zeros(0, np.float32)
 class ChatClient(ABC):
     """The common part of the dialects of ``/api/chat``: the client's side.
 
-    It serves a call named ``name``: ``hears`` is the model of the client's audio, ``speaks`` that of the
-    output. With ``is_stamped`` audio has the number of its frame. Audio is processed once ``is_begun`` is
+    It serves a call named ``name``. ``hears`` is the model for the client's audio, ``speaks`` the model for
+    the output. With ``is_stamped`` audio has the number of its frame. Audio is processed once ``is_begun`` is
     true.
     """
 
@@ -67,7 +67,7 @@ class ChatClient(ABC):
         self._stats_due_s = now_s + STATS_PERIOD_S
 
     def renew_codecs(self) -> None:
-        """Begin new streams of both directions, for a call or its next connection."""
+        """Begin new streams in both directions, for a call or for its next connection."""
         self.has_more = False
         self._decoder = make_decoder(self.request.format, self._rate)
         self.encoder = make_encoder(self.request.format, self._said_rate)
@@ -75,7 +75,7 @@ class ChatClient(ABC):
     # From the client.
 
     def feed(self, message: Message) -> Sequence[Action]:
-        """Handle a message. Unknown tags, and those that a server ignores, have no effect."""
+        """Handle a message. Tags that are unknown, or that a server ignores, have no effect."""
         if isinstance(message, str):
             return self.hear()
         if message[:1] == AUDIO_TAG:
@@ -110,7 +110,7 @@ class ChatClient(ABC):
         return (PushAudio(pcm, seconds),)
 
     def skip_to(self, frame: int) -> int:
-        """The number of the next frame from the client, which can send frames from ``frame`` on."""
+        """The number of the next frame that the client must send; it can send frames from ``frame`` on."""
         heard, self._skipped_samples, frame = continued(self._heard_samples, frame, self._frame_samples)
         self._heard_samples, self._missing_samples, self._is_muted = heard, 0, False
         return frame
@@ -208,7 +208,7 @@ class ChatClient(ABC):
 
 
 class ChatDialect(ChatClient, Dialect[FrameReply]):
-    """One client's side; with a ``sequence`` its texts and events are numbered."""
+    """The protocol of one client; with a ``sequence`` its texts and events are numbered."""
 
     policy = Policy(at_once=AUDIO_TAG)
 
@@ -251,7 +251,7 @@ class ChatDialect(ChatClient, Dialect[FrameReply]):
         return parameters_to_json(facts.parameters)
 
     def messages(self, reply: FrameReply) -> Sequence[Message]:
-        """Audio first, then its text, in the order of upstream's server."""
+        """The audio of a reply, and then its text, as upstream's server orders them."""
         messages: list[bytes] = []
         if reply.pcm is not None:
             head = AUDIO_TAG

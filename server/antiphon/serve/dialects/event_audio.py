@@ -30,7 +30,7 @@ BEGINNINGS: Final = re.compile(
 """The first bytes of audio events that contain files instead of samples; five bytes or more."""
 
 SAMPLES_FOLLOW: Final = "WAV"
-"""The kind of file whose later parts are plain samples; later parts of other kinds would be noise."""
+"""The kind of file whose later parts are plain samples; later parts of other kinds of file would be noise."""
 
 
 class EventAudio:
@@ -43,22 +43,22 @@ class EventAudio:
 
     @property
     def kept(self) -> bytes:
-        """The state for another connection of the same call, which passes it to :meth:`go_on`."""
+        """The state that another connection of the same call passes to :meth:`go_on`."""
         return b"file" if self._is_in_file else b""
 
     def go_on(self, kept: bytes) -> None:
-        """Continue from another connection's state: the rest of a file that it began is dropped."""
+        """Continue from another connection's state: the rest of a file that began there is dropped."""
         self._has_refused = self._is_in_file = bool(kept)
 
     def renew(self) -> None:
-        """Start again: later audio belongs to no earlier file."""
+        """Start again; later audio does not belong to an earlier file."""
         self._has_refused = self._is_in_file = False
 
     def is_file(self, audio: bytes, event_id: str | None) -> bool:
         """Whether an event begins or continues a file, and is dropped.
 
         Raises:
-            FieldError: it is the first such event.
+            FieldError: the event is the first one of the file.
         """
         if self._is_in_file:
             return True

@@ -42,7 +42,7 @@ INPUTS: Final[Mapping[str, WireFormat]] = MappingProxyType({**_SHARED, "pcm": Wi
 OUTPUTS: Final[Mapping[str, WireFormat]] = MappingProxyType(
     {**_SHARED, "pcm": WireFormat("pcm_s16le", 48_000)}
 )
-"""The formats of a client's audio and of the server's, by name: ``pcm`` is 24 and 48 kHz."""
+"""The formats of the client's audio and of the server's audio, by name; ``pcm`` means 24 kHz and 48 kHz."""
 
 
 def format_of(name: str, known: Mapping[str, WireFormat]) -> WireFormat:
@@ -71,7 +71,7 @@ class JsonAsrDialect(Dialect[AsrNews]):
         """Prepare for a recogniser.
 
         Raises:
-            ProtocolError: audio of another format.
+            ProtocolError: the format of the audio is not supported.
         """
         super().__init__()
         self._model, self._spec = model, model.engine.info.spec
@@ -148,8 +148,9 @@ class JsonAsrDialect(Dialect[AsrNews]):
 
 
 class JsonTtsDialect(Dialect[Piece]):
-    """Text in, speech out, for one request of a connection; another ``setup`` ends it, and stays
-    ``unread``."""
+    """Text in, speech out, for one request of a connection; another ``setup`` ends it, and remains in
+    ``unread``.
+    """
 
     policy = Policy(is_live=False, awaits="text", reads_on=False)
 
@@ -159,7 +160,7 @@ class JsonTtsDialect(Dialect[Piece]):
         """Prepare for a synthesiser.
 
         Raises:
-            ProtocolError: audio of another format.
+            ProtocolError: the format of the audio is not supported.
         """
         super().__init__()
         self._setup, self._model, self._unread = setup, model, unread

@@ -1,6 +1,6 @@
 """The protocol of OpenAI Live: the client's side, for models and agents, and the output of a model.
 
-It sends JSON events to a session's client and to its watchers.
+Events in JSON go to a session's client and to its watchers.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class Numbers(Protocol):
 class LiveClient(ABC):
     """The common part of the dialects of Live: the client's side.
 
-    ``name`` is that of the model or the agent, ``spec`` the model of the audio, which ``decoder`` reads. With
-    ``numbers`` the client gets each of its events exactly once. ``is_begun``: the session has started.
-    ``has_text``: the client's text has an effect.
+    ``name`` is the name of the model or the agent. ``spec`` is the model of the client's audio, which
+    ``decoder`` decodes. With ``numbers`` the client gets each of its events exactly once. ``is_begun``: the
+    session has started. ``has_text``: the client's text has an effect.
     """
 
     decoder: Decoder
@@ -194,7 +194,7 @@ class LiveClient(ABC):
         return (PushAudio(np.zeros_like(pcm) if self.is_quiet else pcm, pcm.size / self.spec.sample_rate),)
 
     def skip_to(self, frame: int) -> int:
-        """The number of the next frame from the client, which can send frames from ``frame`` on."""
+        """The number of the next frame that the client must send; it can send frames from ``frame`` on."""
         self._samples, self._skipped, frame = continued(self._samples, frame, self.spec.frame_samples)
         return frame
 
@@ -214,12 +214,12 @@ class LiveClient(ABC):
         """The messages for a session that starts, or continues."""
 
     def encode(self, event: events.ServerEvent) -> Sequence[Message]:
-        """An event for the client and its watchers."""
+        """Encode an event for the client, and pass it to the watchers."""
         self.show(event)
         return (self.written(event),)
 
     def written(self, event: events.ServerEvent) -> Message:
-        """An event for the client only, with its number if it has one; on a track only its audio."""
+        """Encode an event for the client only, with its number if it has one; for a track, only its audio."""
         if self._has_tracks and isinstance(event, events.OutputAudio):
             return event.delta
         self._events += 1
@@ -251,7 +251,7 @@ class LiveClient(ABC):
         return self.encode(events.UsageUpdated(self._seconds(now), self.filled(now)))
 
     def filled(self, stats: SessionStats) -> float | None:
-        """The used share of the model's context; None without one."""
+        """The used share of the model's context; None if the model has no context."""
         return None
 
     def _seconds(self, stats: SessionStats) -> float:
@@ -271,7 +271,7 @@ class LiveClient(ABC):
         return self.encode(told) if is_last else (self.written(told),), wire_form(error).openai_close
 
     def over(self, stats: SessionStats, *, is_lost: bool) -> None:
-        """End the watchers' connections, with a final event if the client gets none."""
+        """End the watchers' connections, with a final event if the client does not get one."""
         if is_lost:
             lost = events.CloseReason.CONNECTION_LOST
             self.show(events.SessionClosed(lost, self.shown(), self._seconds(stats)))
@@ -280,7 +280,7 @@ class LiveClient(ABC):
 
 
 class LiveDialect(LiveClient, Dialect[FrameReply]):
-    """One session; with a ``sequence`` its client gets each of its events exactly once."""
+    """One session; with a ``sequence`` the client gets each event exactly once."""
 
     policy = Policy(expects_input=False, has_answers=True)
 

@@ -49,8 +49,9 @@ LATE_FRAMES: Final = 2
 
 SILENT_FRAMES_A_TURN: Final = 12
 MAX_SILENT_FRAMES: Final = 125
-"""Most frames of silence sent in one turn (two milliseconds of work), and most that are kept for a client
-that does not read; older ones are dropped."""
+"""Maximum number of frames of silence that are sent in one turn (two milliseconds of work), and that are kept
+for a client that does not read. Older ones are dropped.
+"""
 
 ROLES: Final[Mapping[str, Role]] = {
     "developer": Role.SYSTEM,
@@ -59,7 +60,7 @@ ROLES: Final[Mapping[str, Role]] = {
 }
 
 MAX_DELEGATIONS: Final = 64
-"""Most delegations that wait for the client; above it the oldest is dropped."""
+"""Maximum number of delegations that wait for the client; above it the oldest delegation is dropped."""
 
 
 class Delegated:
@@ -113,7 +114,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         """Prepare. ``notices`` report fields without effect.
 
         Raises:
-            FieldError: a tool that is no function.
+            FieldError: a tool is not a function.
         """
         self._resume, self._own = resume, agent.settings
         self._said = agent.tts.engine.info.spec

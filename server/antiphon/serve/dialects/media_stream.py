@@ -13,7 +13,7 @@ from antiphon.serve.dialects.telephone import LineAudio, LineClosed, LineEvent, 
 from antiphon.serve.transport.transport import Message
 
 MOST_EARLY: Final = 5
-"""Most chunks that wait for an earlier one: 100 ms. Telnyx does not guarantee the order."""
+"""Maximum number of chunks that wait for an earlier one: 100 ms. Telnyx does not guarantee the order."""
 
 
 class MediaStreamLine(TelephoneLine):

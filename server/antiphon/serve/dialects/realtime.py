@@ -1,8 +1,8 @@
 """The protocol of OpenAI Realtime for a full-duplex model, which has no turns of its own.
 
-The model processes and sends audio all the time; :mod:`antiphon.protocol.realtime_reply` makes responses from
-its output, :mod:`antiphon.protocol.realtime_input` makes turns from its input. The caller's speech is
-reported to the client and does not cut a response.
+The model processes and sends audio all the time. :mod:`antiphon.protocol.realtime_reply` makes responses from
+its output, and :mod:`antiphon.protocol.realtime_input` makes turns from its input. The client learns of the
+caller's speech, which does not cut a response.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ SETTLE_S: Final = 1.0
 """Seconds to wait for the client's first event, which may set the persona."""
 
 ITS_INPUT: Final = "answers only audio from input_audio_buffer.append"
-"""The reason why a response to an item, of text or of audio, fails."""
+"""The reason in the status of a response to an item, of text or of audio, which fails."""
 
 MAX_OWED: Final = 8
-"""Most changes that wait for the model to be ready; a client makes two or three before."""
+"""Maximum number of changes that wait for the model to be ready; a client makes two or three before that."""
 
 PromptMaker: TypeAlias = Callable[[str, str | None, str | None], Awaitable[Prompt | None]]
 """Makes a prompt from instructions and a voice, for the event with an id."""
@@ -65,7 +65,7 @@ class RealtimeDialect(Dialect[FrameReply]):
     ) -> None:
         """Prepare ``session``; ``rules`` define when a response ends, ``captions_of`` finds a recogniser.
 
-        ``has_tracks``: audio is apart from the events.
+        ``has_tracks``: audio and events use separate channels.
         """
         super().__init__()
         self.tokenizer = model.tokenizer
@@ -217,7 +217,9 @@ class RealtimeDialect(Dialect[FrameReply]):
         return self.encode([created, event("conversation.created", conversation=conversation)])
 
     def listening(self) -> Sequence[Message]:
-        """Confirm changes now that the model is ready; clients wait for it before they send speech."""
+        """Confirm changes now that the model is ready; clients wait for the confirmation before they send
+        speech.
+        """
         self._is_listening = True
         owed, self._owed = self._owed, 0
         return self.encode([self._updated()] * owed)

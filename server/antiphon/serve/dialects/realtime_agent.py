@@ -1,4 +1,4 @@
-"""The protocol of OpenAI Realtime with a voice agent: turns, tools and items, all with effect."""
+"""The protocol of OpenAI Realtime with a voice agent, in which turns, tools and items have an effect."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ VoiceMaker: TypeAlias = Callable[[str | None], Awaitable[Prompt | None]]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The parameters of a client's ``response.create`` for the response itself."""
+    """The parameters of a client's ``response.create`` that apply to the response itself."""
 
     output: OutputFormat
     metadata: Mapping[str, str] | None
@@ -100,7 +100,7 @@ class AgentDialect(Dialect[AgentNews]):
     def __init__(
         self, session: RealtimeSession, parts: AgentParts, *, voice_of: VoiceMaker, has_tracks: bool = False
     ) -> None:
-        """Prepare ``session``; ``has_tracks``: audio is apart from the events.
+        """Prepare ``session``; ``has_tracks``: audio and events use separate channels.
 
         Raises:
             FieldError: its tools cannot be read.

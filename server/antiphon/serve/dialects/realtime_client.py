@@ -1,8 +1,9 @@
-"""Common to all Realtime sessions: ids, items, the session object, and events on either kind of connection.
+"""The common part of all Realtime sessions: ids, items, the session object, and events on both kinds of
+connection.
 
-On a WebSocket all audio is in events. A peer connection has tracks for it: there a binary message is audio,
-in the plain format of 16 bits at 24 kHz, in both directions, and an empty one to the client drops the audio
-that waits to leave.
+On a WebSocket all audio is in events. A peer connection has tracks for audio. There a binary message is
+audio, in plain samples of 16 bits at 24 kHz in both directions. An empty binary message to the client drops
+unsent audio.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from antiphon.serve.transport.transport import Message
 class RealtimeClient:
     """The client's view of one session: ids, items, and when it ends.
 
-    ``has_tracks``: audio is apart from the events.
+    ``has_tracks``: audio and events use separate channels.
     """
 
     def __init__(self, *, has_tracks: bool = False) -> None:
@@ -39,7 +40,7 @@ class RealtimeClient:
         self._sounding = ""  # the response whose audio leaves by a track
 
     def read(self, message: Message, *, has_tools: bool = False) -> realtime.ClientEvent:
-        """The event of a message; audio of a track is one too.
+        """The event in a message; audio of a track also becomes an event.
 
         Raises:
             FieldError: as :func:`antiphon.protocol.realtime.decode`.
@@ -49,7 +50,7 @@ class RealtimeClient:
         return realtime.decode(text_of(message), has_tools=has_tools)
 
     def settled(self, session: RealtimeSession) -> RealtimeSession:
-        """A session in the formats of its connection: with tracks there is only one."""
+        """A session in the formats of its connection: a connection with tracks has only one format."""
         if not self.has_tracks:
             return session
         output = replace(session.output, format=LiveFormat())
@@ -59,7 +60,7 @@ class RealtimeClient:
         """Handle an event about items.
 
         Raises:
-            FieldError: such an item exists already, or does not exist.
+            FieldError: the item already exists, or does not exist.
         """
         match asked:
             case CreateItem():

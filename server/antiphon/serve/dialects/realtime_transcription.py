@@ -36,9 +36,9 @@ class TranscriptionDialect(Dialect[AsrNews]):
         *,
         has_tracks: bool = False,
     ) -> None:
-        """Prepare ``session``; ``is_own`` tests whether a name is this model's.
+        """Prepare ``session``; ``is_own`` returns whether a name is this model's.
 
-        ``has_tracks``: audio is apart from the events.
+        ``has_tracks``: audio and events use separate channels.
         """
         super().__init__()
         self._client, self._is_own = RealtimeClient(has_tracks=has_tracks), is_own

@@ -1,4 +1,6 @@
-"""Complete requests by POST: a text, answered with speech; a recording, answered with its words."""
+"""Requests by POST: a text, which is answered with speech, or a recording, which is answered with its
+words.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from antiphon.serve.transport.transport import Message
 
 
 class SpeechDialect(Dialect[Piece]):
-    """One text, its numbers of words and ``unspoken`` words, and its speech as a ``body``.
+    """One text, its number of words and of ``unspoken`` words, and its speech as a ``body``.
 
     ``event_of`` returns the event of an error that ends a stream of events.
     """
@@ -72,7 +74,9 @@ class TranscriptBody(Protocol):
 
 
 class RecordingDialect(Dialect[AsrNews]):
-    """One recording: float32 samples in pieces, and "" for its end; its words as a ``body``."""
+    """One recording. Its messages are float32 samples in pieces, and "" for its end; its words become a
+    ``body``.
+    """
 
     policy = Policy(is_live=False, expects_input=False)
 

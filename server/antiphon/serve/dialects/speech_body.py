@@ -9,7 +9,7 @@ from antiphon.protocol import speech_request
 
 
 class SpeechBody:
-    """One body, made frame by frame on the event loop, in less than 1 ms each."""
+    """One body, made frame by frame on the event loop; a frame takes less than 1 ms."""
 
     def __init__(
         self,
@@ -38,10 +38,11 @@ class SpeechBody:
         return self._framed(self._file.encode(pcm if self._tempo is None else self._tempo.feed(pcm)))
 
     def finish(self, words: int, unspoken: int, frames: int) -> bytes:
-        """The end, after ``words`` words, ``unspoken`` others, and ``frames`` of 80 ms.
+        """The end of the body, after ``words`` spoken words, ``unspoken`` unspoken ones, and ``frames``
+        frames of 80 ms.
 
         Raises:
-            AudioError: as :meth:`feed`; a tempo delays some frames to the end.
+            AudioError: as :meth:`feed`; with another speed some frames are encoded only at the end.
         """
         rest = [] if self._tempo is None else self._file.encode(self._tempo.finish())
         data = self._framed(rest + self._file.finish())

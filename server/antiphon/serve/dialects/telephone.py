@@ -1,8 +1,8 @@
 """Telephone calls with a full-duplex model or a voice agent, over any telephone line.
 
 A telephone plays audio in order, at its own pace. A model's silence is sent only while little audio waits to
-be played, so that a burst of late audio does not delay later answers. An agent sends no silence, and paces
-its sound.
+be played, so that a burst of late audio does not delay later answers. An agent sends no silence, and sends
+sound at the pace of playback.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ LineEvent: TypeAlias = LineAudio | LineMark | LineClosed
 class TelephoneLine(ABC):
     """One telephone call's protocol: audio both ways in ``form``, of ``bytes_per_s``.
 
-    For a line that paces messages, :meth:`due` has messages at ``due_s``.
+    If the line paces messages, ``due_s`` is the time at which :meth:`due` has messages.
     """
 
     due_s = math.inf
@@ -81,10 +81,10 @@ class TelephoneLine(ABC):
 
     @abstractmethod
     def feed(self, message: Message) -> LineEvent | None:
-        """The meaning of a telephone's message; None for one that a server ignores.
+        """Decode a telephone's message; None for a message that a server ignores.
 
         Raises:
-            ProtocolError: it does not belong to the protocol.
+            ProtocolError: the message does not belong to the protocol.
         """
 
     @abstractmethod
@@ -115,7 +115,7 @@ class TelephoneLine(ABC):
 class TelephoneClient(ABC):
     """The common part of the dialects of telephone calls: the telephone's side.
 
-    ``decoder`` makes samples from the caller's audio, at ``rate``, a long message in steps.
+    ``decoder`` turns the caller's audio into samples at ``rate``; it decodes a long message in steps.
     """
 
     due_s: float

@@ -1,7 +1,7 @@
 """Wyoming's requests: a recording to words, and a text to speech; nothing is dropped.
 
-A connection has one request after another, so nothing is read after the event that ends a request until it is
-over.
+A connection has one request after another. After the event that ends a request, reading continues only when
+the request is over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The voice agents of one server: from their configuration to the parts of their calls."""
+"""Makes the voice agents of one server from their configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.operator.metrics import AgentMetrics
 
 MAX_HINT_CHARS: Final = 400
-"""Most names in a hint: a text model's server may list any number."""
+"""Maximum number of names in a hint: a text model's server may list any number."""
 
 
 def make_agents(
@@ -27,7 +27,7 @@ def make_agents(
     """Each agent by its name.
 
     Raises:
-        ConfigError: its voice is not served, or an error of :func:`models_of`.
+        ConfigError: its voice is not served, or :func:`models_of` fails.
     """
     agents: dict[str, AgentParts] = {}
     named = {model.name: model for model in models}

@@ -14,7 +14,7 @@ from antiphon.tcp_port import TcpPort
 
 SERVICE: Final = "_wyoming._tcp.local."
 GROUP: Final = ("224.0.0.251", 5353)
-"""The address of mDNS; connecting a socket to it yields this machine's address, and sends nothing."""
+"""An address of mDNS. Connecting a socket to it yields this machine's address and sends no packet."""
 
 ANY: Final = ("0.0.0.0", "::")
 
@@ -22,7 +22,7 @@ ANY: Final = ("0.0.0.0", "::")
 class Announcement:
     """The ports of a server that mDNS announces; ``options`` are those of zeroconf.
 
-    ``names`` are the names of the services, once ``made``.
+    ``names`` has the names of the services, once they are announced.
     """
 
     def __init__(self, ports: Sequence[TcpPort], **options: Any) -> None:
@@ -73,7 +73,8 @@ class Announcement:
 
 
 def address_of(host: str) -> str:
-    """The address at which others reach ``host``; for all addresses of this machine, that of its network.
+    """The address at which other machines reach ``host``. If ``host`` means all addresses of this machine, it
+    is the address in its network.
 
     Raises:
         OSError: there is no network.

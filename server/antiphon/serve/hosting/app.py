@@ -1,4 +1,4 @@
-"""The application, built by a function: routes over the services they share."""
+"""A function that builds the application: routes, and the services that they share."""
 
 from __future__ import annotations
 
@@ -53,14 +53,15 @@ from antiphon.serve.routes.webrtc import add_hang_up
 from antiphon.serve.transport.connection_faults import ConnectionFaults
 
 BURST_LINES = 20
-"""Lines of one kind, caused by callers, that are logged at once: enough to show the cause, too few to fill a
-disk."""
+"""Lines of one kind, caused by callers, that are logged at once: enough to show the cause, and too few to
+fill a disk.
+"""
 
 KEEPALIVE_TIMEOUT_S = 15.0
 """Seconds until a connection without a request is closed, also between two requests."""
 
 MAX_FORM_BYTES = 8192
-"""Most bytes of the form for a key, the same as of a header with one."""
+"""Maximum bytes of the form for a key, the same as of a header with a key."""
 
 FAULTS = web.AppKey("faults", ConnectionFaults)
 
@@ -80,13 +81,13 @@ def build_app(
 ) -> web.Application:
     """An application around started engines; its clean-up closes every socket, not the engines.
 
-    ``families`` are this process's metrics. ``access`` (whose client asks the whole server) is made from
-    ``config`` for this process if None. ``clock`` is the engines'. ``page`` is the folder of the web client,
-    found automatically if None.
+    ``families`` are the metrics of this process. If ``access`` is None, it is made from ``config`` and counts
+    only this process. ``clock`` is the clock of the engines. ``page`` is the folder of the web client; None
+    finds it.
 
     Raises:
-        ConfigError: keys, proxies or a folder of recordings that cannot be used, or two models of one name.
-        MissingExtraError: calls by WebRTC, without the extra.
+        ConfigError: the keys, the proxies or the folder of recordings cannot be used, or two models have the
+        same name.
     """
     access, agents = access or Access(config), make_agents(config.served_agents, models, families)
     own_names = [f"{agent.name}={agent.stt.name}" for agent in agents.values()]  # the agents' own names
@@ -191,7 +192,7 @@ def build_app(
 def make_runner(app: web.Application, **options: Any) -> web.AppRunner:
     """The runner of an application of :func:`build_app`; ``options`` are aiohttp's.
 
-    There is no access log, since it would write query strings.
+    There is no access log, because it would contain query strings.
     """
     return web.AppRunner(
         app,
@@ -236,7 +237,8 @@ def _add_page(app: web.Application, root: Path | None) -> None:
 async def close_calls(app: web.Application, error: AntiphonError) -> None:
     """End every conversation with an error, all at once, and wait until they have ended.
 
-    Connections between two calls, or with an agent's answer to a text, get it too, without a wait.
+    Connections between two calls, and connections with an agent's answer to a text, get the error too, but
+    are not waited for.
     """
     for socket in app[SERVICES].waiting:
         socket.interrupt(error)

@@ -34,8 +34,8 @@ class CanaryRouter:
         listen: Callable[[ServedModel], OutputListener | None],
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """``listen`` returns a recogniser for a call of a model, if one is served; ``draw`` returns a number
-        below 1.
+        """``listen`` returns a recogniser for a call of a model, if one is served; ``draw`` returns a random
+        number from 0 to 1.
 
         Raises:
             ConfigError: the two models cannot replace each other.
@@ -70,11 +70,11 @@ class CanaryRouter:
         return stable
 
     def versions(self, model: ServedModel) -> tuple[ServedModel, ...]:
-        """The versions that may have a call that requested ``model``, the more probable one first."""
+        """The versions that may have a call which requested ``model``; the more probable version is first."""
         return (model,) if model.arm is None else tuple(self._arms.values())
 
     def observe(self, model: ServedModel, session: CallSession) -> Observation | None:
-        """Watch a call of a version on trial; None for any other."""
+        """Start to watch a call of a version on trial; None for any other call."""
         if model.arm is None:
             return None
         observation = Observation(model, self._listen(model))
@@ -90,7 +90,7 @@ class CanaryRouter:
         *,
         goes_on: bool,
     ) -> None:
-        """Stop watching a call here; one that ``goes_on`` is judged where it ends."""
+        """Stop watching a call. A call that ``goes_on`` elsewhere is judged where it ends."""
         error, stats = session.error, session.stats()
         if goes_on or (not stats.frames_taken and error is None):
             observation.forget()
@@ -108,7 +108,7 @@ class CanaryRouter:
         return self._named_in(await self._client.trial())
 
     async def ask(self, phase: Phase) -> dict[str, Any]:
-        """Set a phase for an operator; returns the state after it."""
+        """Set the phase, at an operator's request; return the new state."""
         return self._named_in(await self._client.trial(phase))
 
     async def settled(self) -> None:
@@ -116,7 +116,7 @@ class CanaryRouter:
         await asyncio.gather(*self._listening, return_exceptions=True)
 
     def close(self) -> None:
-        """End with the server: unfinished transcripts are not compared."""
+        """End when the server ends; calls with unfinished transcripts are not compared."""
         for task in self._listening:
             task.cancel()
 

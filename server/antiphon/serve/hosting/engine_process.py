@@ -1,4 +1,5 @@
-"""The engine's process: it has every model and its rows; front ends reach it through shared memory only.
+"""The engine's process: it has all models and their rows, and exchanges data with front ends through shared
+memory and messages.
 
 The supervisor starts it with ``python -m antiphon.serve.hosting.engine_process DESCRIPTOR PARENT``.
 """
@@ -44,7 +45,7 @@ TRACE_POLL_S: Final = 0.1
 
 
 class Engines:
-    """The engines as the supervisor sees them; made on the event loop of the main thread."""
+    """The supervisor's view of the engines; made on the event loop of the main thread."""
 
     def __init__(
         self,
@@ -138,7 +139,7 @@ class Engines:
 
 
 def report_loss(lost: Future[AntiphonError], error: AntiphonError) -> None:
-    """Report the loss of a device, only the first of several. Called from any thread."""
+    """Report the loss of a device. Only the first loss is reported. Any thread may call it."""
     with contextlib.suppress(InvalidStateError):
         lost.set_result(error)
 
@@ -147,7 +148,7 @@ def run_engines(control: socket.socket, begin: messages.Begin, _: Sequence[int])
     """Run the engines until the supervisor ends.
 
     Raises:
-        AntiphonError: one of them cannot be served.
+        AntiphonError: one of the models cannot be served.
     """
     config, front_ends, _secret = pickle.loads(begin.task)
     assert isinstance(config, ServerConfig)

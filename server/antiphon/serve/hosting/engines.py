@@ -1,4 +1,4 @@
-"""From the configured models to their running engines, started in order, with shared devices."""
+"""Starts the engines of the configured models, in order, on shared devices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DIGEST_DIGITS = 12
 """Hexadecimal digits of a manifest's SHA-256 in the banner, enough to distinguish two releases."""
 
 STOP_TIMEOUT_S = 10.0
-"""Seconds for the running step of each engine."""
+"""Seconds to wait for the running step of each engine at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ def running_engines(
     progress: Progress,
     pools: int | None = None,
 ) -> Iterator[list[RunningEngine]]:
-    """The configured models' engines, started for the block; ``pools`` is that of the engine.
+    """Start the engines of the configured models for the block; ``pools`` is passed to each engine.
 
     Every checkpoint is read, and its files compared with its manifest, before the first engine starts. An
     engine counts the device memory that earlier ones use, and leaves a share for later ones.
 
     Raises:
-        AntiphonError: one of them cannot be served.
+        AntiphonError: one of the models cannot be served.
     """
     entries = name_models(config.served, config.alias, config.served_agents)
     if not config.skip_digests:
@@ -98,12 +98,12 @@ def _show_as(progress: Progress, prefix: str, done: int, total: int, what: str) 
 
 
 def stop_engine(engine: Engine) -> None:
-    """Stop an engine; one with a lost device is not waited for."""
+    """Stop an engine, without waiting if its device is lost."""
     engine.stop(STOP_TIMEOUT_S if engine.health().alive else 0.0)
 
 
 def backend_of(entry: ModelConfig, checkpoint: Checkpoint) -> str:
-    """The backend that an entry requests, or that is best for its checkpoint on this machine.
+    """The backend that an entry requests, or the best one for its checkpoint on this machine.
 
     Raises:
         MissingExtraError: no installed backend can run the model.
@@ -115,7 +115,7 @@ def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkp
     """Return a factory that makes an entry's backend for a number of slots.
 
     Raises:
-        ConfigError: there is no such backend, or :func:`antiphon.backends.registry.options_of` fails.
+        ConfigError: the backend does not exist, or :func:`antiphon.backends.registry.options_of` fails.
         MissingExtraError: no installed backend can run the model.
     """
     name = backend_of(entry, checkpoint)

@@ -1,4 +1,6 @@
-"""The server's event loop: its choice, its lag, and the share of an iteration for reading texts."""
+"""The server's event loop: how it is chosen, how its lag is measured, and how much text one iteration
+reads.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ T = TypeVar("T")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop of uvloop, which uses two thirds of the CPU per message (docs/adr/0025)."""
+    """A loop of uvloop, which needs two thirds of asyncio's CPU time per message (docs/adr/0025)."""
     try:
         import uvloop
     except ImportError:  # not available for Windows, nor at once for a new Python
@@ -29,10 +31,12 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 PERIOD_S: Final = 0.05
-"""Seconds between two measurements: a median within half a second, at almost no cost."""
+"""Seconds between two measurements: the median covers half a second, and measuring costs almost no time."""
 
 LOOKS: Final = 8
-"""Measurements of the median, so that one garbage collection or slow handler does not count as overload."""
+"""Number of measurements in the median, so that one garbage collection or slow handler does not count as
+overload.
+"""
 
 WORST_S: Final = 5.0
 """Seconds for which the largest lag is kept for the metric: the time between two scrapes."""
@@ -84,8 +88,8 @@ class LoopLag:
 
 
 class Reading:
-    """Reads texts piece by piece: fewer than two pieces of ``PIECE_WORDS`` in one iteration of the event
-    loop.
+    """Reads texts piece by piece: in one iteration of the event loop fewer than two pieces of ``PIECE_WORDS``
+    words.
 
     Waiting callers are served in order.
     """
@@ -96,8 +100,8 @@ class Reading:
         self._words = 0
 
     async def step(self, pieces: Iterator[int]) -> int | None:
-        """Read one piece of a text, in a later iteration if this one has read enough; returns its words, None
-        at the end.
+        """Read one piece of a text, in a later iteration if this one has read enough; return the number of
+        its words, or None at the end.
 
         ``pieces`` yields the number of words that it read.
         """

@@ -63,10 +63,10 @@ Handling: TypeAlias = web.RequestHandler | TcpConnection
 
 
 class Connections:
-    """Connections from the supervisor: which are busy, and which have closed.
+    """The connections that the supervisor has passed on: which are busy, and which have closed.
 
-    A connection is busy until its first request is answered, and during every request. Calls that are in no
-    request count as busy connections.
+    A connection is busy until its first request is answered, and during every request. Calls outside of HTTP
+    requests also count as busy connections.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ def check_unchanged(name: str, checkpoint: Checkpoint, running: Mapping[str, str
 
 
 class FrontEnd:
-    """The calls of one event loop, until the supervisor ends it."""
+    """The calls on one event loop, until the supervisor ends the front end."""
 
     def __init__(
         self,
@@ -210,8 +210,8 @@ class FrontEnd:
     ) -> None:
         """Begin to read the supervisor's messages.
 
-        In a single-process server ``access`` counts in this process, and ``tracer`` is that of the engines,
-        which report it. Otherwise ``secret`` signs ephemeral keys; with a ``number`` there are others.
+        In a single-process server ``access`` counts in this process, and ``tracer`` is the tracer of the
+        engines. Otherwise ``secret`` signs ephemeral keys. With a ``number`` there are other front ends.
 
         Raises:
             AntiphonError: the configuration cannot be used.
@@ -232,7 +232,7 @@ class FrontEnd:
         self._access = access or Access(config, SupervisorClient(self.peer.send, self.peer.ask), secret)
 
     async def run(self, served: Sequence[ServedModel]) -> None:
-        """Serve these models until the supervisor ends it.
+        """Serve these models until the supervisor ends the front end.
 
         Raises:
             AntiphonError: the application cannot be built.
@@ -363,8 +363,8 @@ async def drain(
 ) -> None:
     """Refuse new callers, and let calls continue until they have ended, the limit is over, or ``is_cut``.
 
-    Move resumable calls to the worker at ``target``. The remaining calls are closed, with the error of an
-    engine if none is left.
+    Move resumable calls to the worker at ``target``. The remaining calls are closed. If no engine is left,
+    they get the error of an engine.
     """
     services = app[SERVICES]
     calls: set[Call] = services.calls

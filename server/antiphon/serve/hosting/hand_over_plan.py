@@ -1,4 +1,6 @@
-"""How an engine of this server hands its calls over. Front ends import it without engines."""
+"""How an engine of this server hands its calls over. Front ends can import this module without the
+engines.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from antiphon.serve.access.shared_secret import SharedSecret
 def identity_of(checkpoint: Checkpoint, info: BackendInfo) -> StateIdentity:
     """The identity that calls of a running model belong to.
 
-    It excludes weights that the backend does not load, since another worker may lack them.
+    It excludes weights that the backend does not load, because another worker may lack them.
     """
     form = checkpoint.backends.get(info.name)
     unread = set() if form is None else {*WEIGHT_ROLES} - {*form.files}
@@ -30,7 +32,7 @@ def identity_of(checkpoint: Checkpoint, info: BackendInfo) -> StateIdentity:
 def hand_over_plan(
     config: ServerConfig, model: str, checkpoint: Checkpoint
 ) -> Callable[[BackendInfo], HandOverPlan] | None:
-    """Makes a model's plan once its backend runs; None without a secret.
+    """A function that makes a model's plan once its backend runs; None without a secret.
 
     Raises:
         ConfigError: the secret cannot be read.

@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 def first_signals() -> Iterator[None]:
     """Let SIGTERM end the process until the server handles it; ignore other signals.
 
-    Process 1 of a container gets no signal without a handler.
+    Without a handler, process 1 of a container gets no signals.
     """
 
     def leave(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -73,10 +73,10 @@ def front_ends_of(config: ServerConfig, *, platform: str = sys.platform, cpus: i
     """Number of front-end processes; 0: one process for everything.
 
     ``auto`` is the number of cores not used by engine threads (one per model and device), and at least one.
-    Engines of several devices have separate processes, so 0 means ``auto`` there.
+    Engines on several devices have separate processes, so 0 then means ``auto``.
 
     Raises:
-        ConfigError: this system cannot have any.
+        ConfigError: front-end processes are not supported on this system.
     """
     several = len(config.devices) > 1
     if platform != "linux":

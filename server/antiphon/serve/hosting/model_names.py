@@ -21,11 +21,11 @@ NAME: Final = re.compile(r"[A-Za-z0-9._:/-]{1,100}")
 def name_models(
     entries: Sequence[ModelConfig], aliases: Sequence[str] = (), agents: Sequence[AgentConfig] = ()
 ) -> list[tuple[ModelConfig, str, Checkpoint]]:
-    """Each entry with the name callers use and its checkpoint.
+    """Each entry with the name that callers use, and its checkpoint.
 
     Raises:
-        ConfigError: two have the same name, or an alias or an agent is invalid.
-        CheckpointError: a checkpoint does not exist, or differs from its format.
+        ConfigError: two models have the same name, or an alias or an agent is invalid. CheckpointError: a
+        checkpoint does not exist, or differs from its format.
     """
     named: dict[str, tuple[ModelConfig, str, Checkpoint]] = {}
     for entry in entries:
@@ -42,10 +42,10 @@ def name_models(
 
 
 def models_of(agent: AgentConfig, served: Mapping[str, PipelineKind]) -> tuple[str, str]:
-    """The recogniser and the synthesiser of an agent, by default the only ones of those ``served``.
+    """The recogniser and the synthesiser of an agent, by default the only ones among those ``served``.
 
     Raises:
-        ConfigError: it has the name of a model, or names a model that is not served.
+        ConfigError: the agent has the name of a model, or names a model that is not served.
     """
     if agent.name in served:
         raise ConfigError(f"the agent {agent.name!r} has the name of a model here; use another name")
@@ -73,10 +73,10 @@ def same_name(name: str) -> str:
 
 
 def read_aliases(texts: Sequence[str], served: Mapping[str, PipelineKind]) -> list[tuple[str, str]]:
-    """Each alias with the name of its model, from those ``served`` by name and kind.
+    """Each alias with the name of its model; ``served`` has the models by name and kind.
 
     Raises:
-        ConfigError: one is not NAME=MODEL, names no served model, or is taken.
+        ConfigError: an alias is not NAME=MODEL, names no served model, or is taken.
     """
     pairs: list[tuple[str, str]] = []
     for text in texts:

@@ -20,22 +20,22 @@ from antiphon.serve.calls.output_listener import OutputListener
 from antiphon.serve.hosting.served import ServedModel
 
 LATE_SHARE: Final = 0.05
-"""The fraction of late frames from which a call counts as worst: admission stops at it."""
+"""The fraction of late frames from which a call counts as the worst; at this fraction admission stops."""
 
 HANG_UP_S: Final = 10.0
-"""Seconds; a shorter call counts as a hang-up. The alert on quality uses the same limit."""
+"""Length in seconds below which a call counts as a hang-up. The alert on quality uses the same limit."""
 
 MIN_JUDGED_S: Final = 2.0
-"""Seconds; a shorter call cannot count as silent."""
+"""Length in seconds below which a call cannot count as silent."""
 
 SPOKEN_SHARE: Final = 0.1
 WRITTEN_SHARE: Final = 0.02
-"""The expected fraction of frames with speech (with text for models without audio): a word in four seconds.
-Below it a call counts as partly silent, and as fully silent at 0.
+"""The expected fraction of frames with speech (with text for models without audio): one word in four seconds.
+Below it a call counts as partly silent; at 0 it counts as fully silent.
 """
 
 SPEECH_POWER: Final = 10 ** (-50 / 10)
-"""The power from which a frame counts as speech, the same as for the output gate."""
+"""The power from which a frame counts as speech; it is the same as for the output gate."""
 
 REPEATED_TOKENS: Final = 4
 KEPT_TOKENS: Final = 256
@@ -73,7 +73,9 @@ class Observation:
                 self._listener.stop()
 
     def signals(self, stats: SessionStats, error: AntiphonError | None) -> CallSignals:
-        """The call's measurements, without the recogniser's; ``error`` is the error that ended it, if any."""
+        """The call's measurements, without those of the recogniser; ``error`` is the error that ended the
+        call, if any.
+        """
         frame_s = self._model.engine.info.spec.frame_ms / 1000
         seconds = stats.frames_taken * frame_s
         late_share = (stats.late + stats.lost) / max(1, stats.frames_taken)
@@ -88,7 +90,7 @@ class Observation:
         )
 
     async def with_transcript(self, signals: CallSignals) -> CallSignals:
-        """The measurements with the recogniser's, once known."""
+        """The measurements with those of the recogniser, once they are known."""
         if self._listener is None:
             return signals
         try:
@@ -136,7 +138,9 @@ def repetition(tokens: deque[int]) -> float:
 
 
 def disagreement(text: str, transcript: str) -> float | None:
-    """The fraction of words of both texts that the other text lacks in this order; None without a text."""
+    """The fraction of words of both texts that the other text lacks in this order; None if a text is
+    empty.
+    """
     said, heard = (WORD.findall(each.lower()) for each in (text, transcript))
     if not said:
         return None

@@ -103,7 +103,7 @@ def parse_command_line(argv: Sequence[str]) -> ServerConfig:
     """The configuration of a command line.
 
     Raises:
-        ConfigError: an unknown flag or a constant's, an invalid value, an unreadable file.
+        ConfigError: a flag is unknown or belongs to a constant, a value is invalid, or a file cannot be read.
     """
     given, unknown = build_parser().parse_known_args(list(argv))
     known = options(ServerConfig)
@@ -134,10 +134,10 @@ def _name_and_value(text: str) -> tuple[str, str]:
 
 
 def check_files(config: ServerConfig) -> None:
-    """Check every variable, file and folder that an option names: read inputs, test write access to outputs.
+    """Check every variable, file and folder that an option names: inputs must be readable, outputs writable.
 
     Raises:
-        ConfigError: one cannot be used; the message names the option and the file.
+        ConfigError: a variable, file or folder cannot be used; the message names the option and the file.
     """
     port_tls(config)
     if config.hand_over_secret is not None:

@@ -24,7 +24,7 @@ from antiphon.serve.transport.peer import Peer
 
 @dataclass(frozen=True, slots=True)
 class PeerCall:
-    """A held call: its connection, its caller, and its task."""
+    """A call in progress: its connection, its caller, and its task."""
 
     peer: Peer
     caller: Caller
@@ -58,7 +58,7 @@ class Peers:
 
     @contextlib.asynccontextmanager
     async def opened(self, head: bytes) -> AsyncIterator[Peer]:
-        """A connection for the block; ``head`` is the prefix of its messages with sound.
+        """Open a connection for the block; ``head`` is the prefix of its messages with sound.
 
         Raises:
             ServerFullError: the limit of connections is reached.
@@ -99,7 +99,7 @@ class Peers:
         """The connection of this name, if it belongs to this caller.
 
         Raises:
-            UnknownSessionError: there is none; another key's connection counts as unknown.
+            UnknownSessionError: the connection does not exist, or belongs to another key.
         """
         call = self._calls.get(name)
         if call is None or call.caller.key != caller.key:

@@ -76,7 +76,8 @@ def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | No
 
 @contextmanager
 def bound_ports(config: ServerConfig) -> Iterator[list[socket.socket]]:
-    """The sockets of all ports, those for callers first; they do not listen yet, and are closed at the end.
+    """The sockets of all ports; those for callers come first. They do not listen yet, and are closed at the
+    end of the block.
 
     Raises:
         ConfigError: this machine has no such address, or a port is taken.

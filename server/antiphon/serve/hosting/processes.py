@@ -42,11 +42,11 @@ OTHER_FILES: Final = 256
 """Open files of a process in addition to connections: models, logs, recordings, rings."""
 
 LEAST: Final = 64
-"""Minimum connections of a process with a low limit on open files; it reports when they run out."""
+"""Minimum connections of a process with a low limit on open files; the process reports when they run out."""
 
 
 def serve_apart(config: ServerConfig, front_ends: int) -> int:
-    """Serve in ``front_ends`` processes next to the engine's; returns the exit code.
+    """Serve in ``front_ends`` processes in addition to the engine's; return the exit code.
 
     Raises:
         ConfigError: a process cannot begin, or no port can be opened.
@@ -73,10 +73,10 @@ def make_plan(
     start_front_end: Callable[[int, Sequence[Child], Handle[Message]], Awaitable[Child]],
     families: MetricFamilies | None = None,
 ) -> SupervisorPlan:
-    """The supervisor's plan; with 0 ``front_ends`` there is one, in this process.
+    """The supervisor's plan; if ``front_ends`` is 0, there is one front end, in this process.
 
     Raises:
-        ConfigError: a proxy is no address.
+        ConfigError: a proxy is not an address.
     """
     port = listeners[0].getsockname()[1]
     has_trial = config.canary is not None and front_ends
@@ -115,7 +115,7 @@ async def supervise(
 
 
 async def overall(answers: Answers, config: ServerConfig) -> Health:
-    """The health of all engines as one, for the free-rows port. An agent's caller takes two rows."""
+    """The health of all engines as one, for the free-rows port. A caller of an agent takes two rows."""
     said = await answers.health()
     healths = {name: Health(**health) for name, health in said["models"].items()}
     if healths and said["engine_answers"]:
@@ -125,7 +125,9 @@ async def overall(answers: Answers, config: ServerConfig) -> Health:
 
 
 def connection_limits(config: ServerConfig, processes: int = 1) -> ConnectionLimits:
-    """Limits on connections; each open or waiting one needs a file descriptor in one of ``processes``."""
+    """Limits on connections; each open or waiting connection needs a file descriptor in one of ``processes``
+    processes.
+    """
     files = round(processes * max(LEAST, open_file_limit() - OTHER_FILES) / (1 + WAITING_SHARE))
     return ConnectionLimits(
         connections=min(config.limits.max_connections, files),
@@ -136,7 +138,9 @@ def connection_limits(config: ServerConfig, processes: int = 1) -> ConnectionLim
 
 
 def banner(models: Sequence[str], config: ServerConfig, port: int, front_ends: int = 0) -> str:
-    """The text that the terminal shows when the server is ready: version, models of a line each, address."""
+    """The text that the terminal shows when the server is ready: version, one line for each model, and the
+    address.
+    """
     scheme = "https" if config.tls_cert else "http"
     host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host  # for browsers
     shown = f"[{host}]" if ":" in host else host

@@ -27,14 +27,14 @@ SEED_BITS = 53
 again."""
 
 MAX_SHOWN_CHARS = 100
-"""Most characters of an unknown name that an error repeats."""
+"""Maximum number of characters of an unknown name that an error repeats."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
     """One model and its running engine.
 
-    ``name`` is the one that callers use. ``defaults`` are the sampling parameters of callers who request
+    ``name`` is the name that callers use. ``defaults`` are the sampling parameters for callers that request
     none. ``speakers`` are a tts model's voices. ``since_s`` is the time when it was made, in seconds since
     1970. ``arm`` is set for a call on one side of a trial.
     """
@@ -59,7 +59,7 @@ class ServedModel:
 
     @property
     def kind(self) -> PipelineKind:
-        """The audio or text of its input and output."""
+        """The kind of its input and output: audio or text."""
         return self.checkpoint.spec.kind
 
 
@@ -93,7 +93,7 @@ class Models:
     """The models of one server, in the order they were declared."""
 
     def __init__(self, models: Sequence[ServedModel], aliases: Sequence[str] = ()) -> None:
-        """Serve these, at least one; ``aliases`` are NAME=MODEL.
+        """Serve these models, at least one; ``aliases`` are NAME=MODEL.
 
         Raises:
             ConfigError: two of them have the same name, or an alias is invalid.
@@ -132,11 +132,11 @@ class Models:
     def find(self, name: str | None, kinds: Collection[PipelineKind] = tuple(PipelineKind)) -> ServedModel:
         """The model called ``name``, or without a name the default of ``kinds``.
 
-        Aliases and the value of ``--model`` are accepted as names; the latter is not shown, since it may be a
-        local path.
+        Aliases and the value of ``--model`` are accepted as names; the value of ``--model`` is not shown,
+        because it may be a local path.
 
         Raises:
-            UnknownModelError: there is none, or it is of another kind; the message lists the names.
+            UnknownModelError: the model does not exist, or is of another kind; the message lists the names.
         """
         named = self.default_of(kinds) if name is None else self.named(name, kinds)
         shown = repr((name or "")[:MAX_SHOWN_CHARS])
@@ -155,7 +155,9 @@ class Models:
         raise UnknownModelError(f"{what}; there is: {listed}{hint}", known=known)
 
     def named(self, name: str, kinds: Collection[PipelineKind] = tuple(PipelineKind)) -> ServedModel | None:
-        """The model of this name or alias; if any name selects one of ``kinds``, that one."""
+        """The model with this name or alias, or the model of ``kinds`` that every other name selects, if
+        there is one.
+        """
         own = self._models.get(name) or self._aliases.get(name)
         refs = (it for it in self if it.config.model == name)
         return own or next(refs, None) or next((it for it in self._any if it.kind in kinds), None)
@@ -170,7 +172,7 @@ class Models:
         return [alias for alias, it in self._aliases.items() if it is model]
 
     def note_lag(self, lag_s: float) -> None:
-        """Report to every engine's admission how late the event loop runs."""
+        """Report the event loop's lag to the admission of every engine."""
         for model in self:
             model.engine.note_lag(lag_s)
 

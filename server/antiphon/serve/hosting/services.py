@@ -35,13 +35,14 @@ class Services:
     """The parts of one running server.
 
     ``metrics`` counts events before a model is found. ``calls`` are the active calls of all models, each an
-    :class:`antiphon.serve.calls.call.Call`, whose module imports this one. ``changed`` is set when a call has
-    ended, or one of the ``answers`` that agents write. ``waiting`` are the connections that may have no call.
-    ``provoked`` takes log lines that callers can cause at will. ``arrivals`` are calls arriving from other
-    workers. ``begin_drain`` drains the server, or one engine by its device, and moves the calls to an
-    address. ``canary`` is set while two versions of a model are on trial. ``agents`` are the voice agents by
-    name, each an :class:`antiphon.serve.calls.agent.AgentParts`, whose module imports this one too. ``peers``
-    are the calls by WebRTC, if the server accepts any. ``links`` lead to other front ends, if there are any.
+    :class:`antiphon.serve.calls.call.Call`; that module imports this one. ``answers`` counts the text answers
+    that agents are writing. ``changed`` is set when a call or such an answer has ended. ``waiting`` are
+    connections that may have no call. ``provoked`` is the log for lines that callers can cause at will.
+    ``arrivals`` are calls that arrive from other workers. ``begin_drain`` drains the server, or one engine by
+    its device, and moves the calls to an address. ``canary`` is set while two versions of a model are on
+    trial. ``agents`` are the voice agents by name, each an :class:`antiphon.serve.calls.agent.AgentParts`,
+    whose module also imports this one. ``peers`` are the calls by WebRTC, if the server accepts any.
+    ``links`` lead to other front ends, if there are any.
     """
 
     config: ServerConfig
@@ -89,7 +90,7 @@ class Services:
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """Count a written answer of an agent for the block: a drain waits for its end."""
+        """Count a text answer of an agent for the block, so that a drain waits for its end."""
         self.answers += 1
         try:
             yield
@@ -100,10 +101,10 @@ class Services:
     def agent_for(self, name: str | None, *, is_needed: bool = False) -> Any:
         """The agent of this name; without a name the first one if there is no talking model; otherwise None.
 
-        ``is_needed``: without a name it is the first one, even if there is a talking model.
+        With ``is_needed`` and without a name it is the first agent, even if there is a talking model.
 
         Raises:
-            UnknownModelError: an agent is needed, and there is none.
+            UnknownModelError: an agent is needed and does not exist.
         """
         if name is None and (is_needed or self.models.default_of(LIVE_KINDS) is None):
             found = next(iter(self.agents.values()), None)

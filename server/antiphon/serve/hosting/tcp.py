@@ -1,4 +1,4 @@
-"""Connections of TCP ports without HTTP, from their acceptance to their end."""
+"""Connections on TCP ports of protocols other than HTTP, from their acceptance to their end."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from antiphon.serve.transport.stream import StreamReader
 from antiphon.tcp_port import TcpPort
 
 KEEPALIVE_S: Final = 30
-"""Seconds of silence until the system probes the peer, and between two probes, since these protocols have no
-pings that clients must answer.
+"""Seconds of silence until the system probes the peer, and between two probes. These protocols have no pings
+that clients must answer.
 """
 
 KEEPALIVE_PROBES: Final = 3
-"""Probes without an answer, after which the connection ends."""
+"""Number of unanswered probes after which the connection ends."""
 
 
 class TcpServer:
@@ -39,7 +39,7 @@ class TcpServer:
         }
 
     def accept(self, connection: socket.socket) -> TcpConnection | None:
-        """The server of one connection; None for other ports."""
+        """The protocol object for one connection; None if the port is not one of these."""
         found = self._ports.get(connection.getsockname()[1]) if self._ports else None
         return None if found is None else TcpConnection(self, self._services, *found)
 
@@ -66,8 +66,9 @@ class TcpConnection(asyncio.Protocol):
 
     @property
     def idle_since_s(self) -> float | None:
-        """The time since which no request has been in progress; None during one, and before the connection is
-        made."""
+        """The time since which no request has been in progress; None during a request, and before the
+        connection is made.
+        """
         return None if self._socket is None else self._socket.idle_since_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -1,8 +1,8 @@
 """Turns of the event loop: their order, and the time after which sockets are polled again.
 
 Each conversation has a :class:`Waker`. :meth:`Waker.wake`, on the event loop, queues one *turn*, a small
-piece of work; the queued turns of all other conversations run before its next one. A conversation that floods
-its waker delays the others by one turn each, not by its backlog.
+piece of work; the queued turns of all other conversations run before the next turn of this one. A
+conversation with a large backlog therefore delays each of the others by only one turn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Fault = Callable[[Exception], None]
 """Called with the exception of a turn; ends the conversation. It must not raise."""
 
 BUDGET_S: Final = 0.005
-"""Seconds of turns before sockets are polled again: a sixteenth of a frame."""
+"""Seconds for which turns run before sockets are polled again: a sixteenth of a frame."""
 
 
 class Waker:
@@ -69,7 +69,9 @@ class Waker:
             self._fault(error)
 
     def close(self) -> None:
-        """Run no further turn, and free the conversation's memory now, although it references its waker."""
+        """Run no further turn, and drop the reference to the conversation so that its memory is freed at
+        once.
+        """
         self._turn, self._fault = None, lambda _: None
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""Uploaded files in this process: their number, their bytes on disk, and the thread that reads them."""
+"""Uploaded files in this process: how many there are, their bytes on disk, and the thread that reads them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from antiphon.log import SparseLog
 from antiphon.metrics import MetricFamilies
 
 MAX_UPLOADS: Final = 32
-"""Most recordings that are received or transcribed at once."""
+"""Maximum number of recordings that are received or transcribed at once."""
 
 LARGEST_ON_DISK: Final = 4
-"""Recordings of the largest size that one process keeps on disk; smaller ones share that space."""
+"""Number of recordings of the largest size that one process keeps on disk; smaller recordings share the same
+space.
+"""
 
 IN_MEMORY_BYTES: Final = 1_048_576
-"""Bytes; a smaller recording remains in memory."""
+"""Size in bytes below which a recording remains in memory."""
 
 RETRY_AFTER_S: Final = 10
 
@@ -42,7 +44,7 @@ class Uploads:
         """Count one more recording for the block; ``stated_bytes`` is the size announced by the sender.
 
         Raises:
-            ServerFullError: too many recordings, or no space for it.
+            ServerFullError: there are too many recordings, or no space for this one.
         """
         if self.count >= MAX_UPLOADS:
             raise ServerFullError(
@@ -63,7 +65,7 @@ class Uploads:
         """Count ``size`` more bytes on disk, or fewer if negative.
 
         Raises:
-            ServerFullError: there is no space for them.
+            ServerFullError: there is no space for these bytes.
         """
         self._check(size)
         self.disk_bytes += size
@@ -85,7 +87,7 @@ class Uploads:
 
 
 class Spool:
-    """Stores one recording in memory, or in an unnamed file above ``IN_MEMORY_BYTES``."""
+    """Stores one recording, in memory or, above ``IN_MEMORY_BYTES``, in an unnamed file."""
 
     def __init__(self, uploads: Uploads) -> None:
         """Start empty."""
@@ -98,7 +100,7 @@ class Spool:
         """Append bytes.
 
         Raises:
-            ServerFullError: the disk has no space for them, or its limit is reached.
+            ServerFullError: the disk has no space for the bytes, or the limit is reached.
         """
         self._size += len(data)
         if self._size > IN_MEMORY_BYTES:
@@ -125,11 +127,14 @@ class Spool:
 
 
 MAX_JOBS: Final = 64
-"""Most jobs that wait or run: one per recording that may be uploaded at once, and the same number of
-voices."""
+"""Maximum number of jobs that wait or run: one for each recording that may be uploaded at once, and the same
+number for voices.
+"""
 
 JOB_RETRY_S: Final = 5
-"""Seconds until waiting jobs are done: each is a second of audio, or a file of some megabytes."""
+"""Maximum seconds until waiting jobs are done. A job decodes a second of audio, or reads a file of some
+megabytes.
+"""
 
 T = TypeVar("T")
 
@@ -163,5 +168,5 @@ class Helper:
         self._jobs -= 1
 
     def close(self) -> None:
-        """End the thread after its current job; the others are dropped."""
+        """End the thread after its current job; waiting jobs are dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Both directions of a live call's audio: input is decoded, output is gated and encoded."""
+"""Both directions of a live call's audio: it decodes input, and gates and encodes output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class DuplexLine:
 
     @property
     def is_speaking(self) -> bool:
-        """Whether the model's output is speech, or was until just now."""
+        """Whether the model's output is speech, or was speech a moment ago."""
         return self._gate.is_open
 
     def say(self, reply: FrameReply) -> Said | None:
@@ -53,6 +53,6 @@ class DuplexLine:
         return Said(b"".join(self._encoder.encode(pcm)), pcm)
 
     def span_ms(self, reply: FrameReply) -> tuple[int, int]:
-        """The start and the end of a frame on the session's time, by audio since its start."""
+        """The start and the end of a frame, in milliseconds of audio since the session's start."""
         start_ms = max(0, reply.frame - self._spec.delay_frames) * self._spec.frame_ms
         return round(start_ms), round(start_ms + self._spec.frame_ms)

@@ -1,8 +1,8 @@
 """The voices of a server: the files of one folder, by name.
 
-Two kinds: recordings (WAV, FLAC, MP3, Ogg), and ``.pt`` files as PersonaPlex publishes them, which hold a
-voice's embeddings inside the model. Names come from a query, so they are looked up in the folder's list and
-never joined to a path.
+There are two kinds: recordings (WAV, FLAC, MP3, Ogg), and ``.pt`` files as PersonaPlex publishes them, which
+hold the model's embeddings of a voice. Names come from a query, so they are looked up in the folder's list
+and never joined to a path.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from antiphon.models.tensor_file import read_tensors
 
 EMBEDDED: Final = ".pt"
 SUFFIXES: Final = (EMBEDDED, ".wav", ".flac", ".mp3", ".ogg", ".opus")
-"""Suffixes of voices; of files that differ only in the suffix, the first suffix here wins."""
+"""Suffixes of voices; if files differ only in the suffix, the first suffix in this list has priority."""
 
 LOUDNESS_LUFS: Final = -24.0
 """The loudness that PersonaPlex gives a recorded voice."""
 
 MAX_NAME: Final = 80
-"""Most characters of a requested voice's name in the log and in a response."""
+"""Maximum number of characters of a requested voice's name in the log and in a response."""
 
 KEPT_VOICES: Final = 32
 """Voices kept in memory: a few megabytes each."""
@@ -57,8 +57,8 @@ class VoiceFolder:
         """Load the voice of this name, with or without its suffix.
 
         Raises:
-            ProtocolError: there is no such voice; the message lists the voices.
-            AudioError, CheckpointFormatError: its file cannot be used.
+            ProtocolError: the voice does not exist; the message lists the voices. AudioError,
+            CheckpointFormatError: the voice's file cannot be used.
         """
         files = [path for path in self._files() if name in (path.name, path.stem)]
         if not files:
@@ -90,7 +90,7 @@ class VoiceFolder:
 
 
 def find_voices(folder: str | None, checkpoint: Checkpoint) -> VoiceFolder | None:
-    """The configured folder, else one called ``voices`` next to the model, else None.
+    """The configured folder, or else a folder ``voices`` next to the model, or else None.
 
     Raises:
         ConfigError: the configured folder does not exist.
@@ -119,7 +119,7 @@ def read_embedded(path: Path, lm: LMSpec) -> VoicePrompt:
     ``[1, 1 + n_q, R]`` is its delay cache after them, a ring over steps that holds the last two frames.
 
     Raises:
-        CheckpointFormatError: anything else, or a voice of another model.
+        CheckpointFormatError: the file has another format, or the voice of another model.
     """
     tensors = read_tensors(path)
     if not {"embeddings", "cache"} <= tensors.keys():

@@ -24,18 +24,19 @@ RTP_RATE: Final = 48_000
 """Units a second of the timestamps in RTP packets of Opus, for any sample rate (RFC 7587)."""
 
 MOST_CONCEALED: Final = 5
-"""Consecutive lost packets that are concealed; libopus's estimate of more is silence."""
+"""Consecutive lost packets that are concealed; libopus conceals further packets with silence."""
 
 MOST_AHEAD_S: Final = 1.0
-"""Seconds of sound that may arrive ahead of the clock; more is dropped before it is decoded."""
+"""Seconds of sound that may arrive ahead of the clock; sound beyond that is dropped before it is decoded."""
 
 MOST_WAITING: Final = 20
 KEPT_WAITING: Final = 8
-"""Packets that may wait to be sent, 0.4 s, and the number kept above that, 0.16 s: a burst of late sound does
-not delay later sound any longer."""
+"""Maximum packets that wait to be sent (0.4 s), and the number that is kept when there are more (0.16 s). A
+burst of late sound therefore delays later sound only briefly.
+"""
 
 MOST_LATE_S: Final = 0.1
-"""Seconds; after a longer delay the sender continues at its normal rate, without a burst."""
+"""Delay in seconds after which the sender continues at its normal rate, without a burst."""
 
 
 class IncomingSound:
@@ -49,7 +50,7 @@ class IncomingSound:
         self._paid_until_s = clock()
 
     def packet(self, number: int, payload: bytes) -> bytes:
-        """The samples that a packet of this number completes; empty for a packet that is not Opus."""
+        """The samples that the packet with this number completes; none if the packet is not Opus."""
         now_s, length_s = self._clock(), packet_ms(payload) / 1000
         if not length_s:  # it would cost no time, and the estimates before it some
             return b""

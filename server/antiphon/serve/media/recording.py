@@ -27,10 +27,10 @@ from antiphon.log import Log
 from antiphon.serve.media.retention import STAMP, RecordingLimits, sweep
 
 QUEUE_PIECES = 1024
-"""Most pieces that wait for the disk: half a minute of one call, half a second of a hundred."""
+"""Maximum number of pieces that wait for the disk: half a minute of one call, half a second of a hundred."""
 
 SWEEP_S = 60.0
-"""Seconds between sweeps of old recordings while none begins or ends."""
+"""Seconds between sweeps of old recordings while no recording begins or ends."""
 
 _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
 
@@ -39,7 +39,7 @@ class CallRecording:
     """The two files of a call, named after ``stem``; the methods are thread-safe and never block."""
 
     def __init__(self, recorder: CallRecorder, stem: str, max_samples: int) -> None:
-        """Start without files; the first piece makes one."""
+        """Start without files; the first piece creates a file."""
         self._recorder = recorder
         self.stem = stem
         self._left = {"heard": max_samples, "said": max_samples}

@@ -1,4 +1,4 @@
-"""Retention: the newest recordings are kept, within the limits on age and size."""
+"""Retention of recordings: keeps the newest ones, within the limits on age and size."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ NAME: Final = re.compile(r"(\d{8}T\d{6}Z)-[0-9a-f]+-(heard|said)\.wav")
 STAMP: Final = "%Y%m%dT%H%M%SZ"
 
 MAX_REMOVED: Final = 256
-"""Most files that one sweep removes, in a few milliseconds of disk time; the next sweep continues."""
+"""Maximum number of files that one sweep removes, in a few milliseconds of disk time; the next sweep
+continues.
+"""
 
 DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class RecordingLimits:
-    """Seconds of one call, bytes of all recordings, and their age in days; 0 is no limit."""
+    """Seconds of one call, bytes of all recordings, and their age in days; 0 means no limit."""
 
     max_s: float
     max_bytes: int
@@ -33,12 +35,13 @@ class RecordingLimits:
 
 
 def sweep(folder: Path, limits: RecordingLimits, now_s: float, *, spared: Container[str] = ()) -> int:
-    """Remove the oldest recordings while they are too old, or together too large; returns their number.
+    """Remove the oldest recordings while they are too old or together too large; return how many were
+    removed.
 
     ``now_s`` is the wall clock's time. Files named in ``spared`` are still being written.
 
     Raises:
-        OSError: one could not be removed; the others were.
+        OSError: a recording could not be removed; the others were removed.
     """
     sizes: dict[str, int] = {}
     with os.scandir(folder) as found:

@@ -2,8 +2,8 @@
 
 Kyutai's repository of voices has embeddings as ``NAME.SIGNATURE@EPOCH.safetensors``, where the part after the
 name is the ``model_id`` of their model; a plain ``NAME.safetensors`` works too. A Pocket-TTS model stores the
-state of a voice in such files, and accepts recordings (``NAME.wav``) if its weights allow. Names come from a
-query, so they are looked up in the folder's list and never joined to a path.
+state of a voice in such files, and accepts recordings (``NAME.wav``) if its weights can encode them. Names
+come from a query, so they are looked up in the folder's list and never joined to a path.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from antiphon.models.prompt import Prompt
 from antiphon.models.spec import ModelSpec
 
 KEPT_BYTES: Final = 64 * 2**20
-"""Bytes of voices kept in memory: hundreds for tts-1.6b, tens for Pocket-TTS. The last used voice is always
-kept."""
+"""Maximum bytes of voices kept in memory: hundreds of voices for tts-1.6b, tens for Pocket-TTS. The last used
+voice is always kept.
+"""
 
 MAX_NOTED_NAMES: Final = 64
-"""Unknown names that are remembered, so that each is logged once; their number is limited, since callers may
-send any."""
+"""Number of unknown names that are remembered, so that each is logged once. It is limited, because callers
+may send any names.
+"""
 
 SUFFIX: Final = ".safetensors"
 RECORDED: Final = ".wav"
@@ -36,7 +38,7 @@ Reader: TypeAlias = Callable[[Path], Prompt]
 
 
 class TtsVoiceFolder:
-    """The voices under ``folder`` for one model; one thread loads them, another may note names."""
+    """The voices under ``folder`` for one model; one thread loads them, and another thread may note names."""
 
     def __init__(self, folder: Path | None, checkpoint: Checkpoint, readers: Mapping[str, Reader]) -> None:
         """List the folder, if there is one; a voice is read when it is first requested.
@@ -62,7 +64,7 @@ class TtsVoiceFolder:
     def choose(self, name: str | None) -> str | None:
         """The voice for a caller who requests ``name``: that one, or else the first; None without voices.
 
-        An unknown name is no error, as with Kyutai's server, whose clients send names of their own.
+        An unknown name is not an error, as in Kyutai's server, because clients send names from other servers.
         """
         return name if name in self._files else next(iter(self._files), None)
 
@@ -106,7 +108,7 @@ def _find(folder: Path, own: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
 
 
 def find_tts_voices(folder: str | None, checkpoint: Checkpoint) -> TtsVoiceFolder | None:
-    """The configured folder, else one called ``voices`` next to the model; None for a model of one voice.
+    """The configured folder, or else a folder ``voices`` next to the model; None for a model with one voice.
 
     Raises:
         ConfigError: the configured folder does not exist.

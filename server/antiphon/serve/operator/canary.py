@@ -34,8 +34,8 @@ def main(argv: Sequence[str]) -> int:
     """Show the state, after changing it if requested; returns 1 for a withdrawn canary.
 
     Raises:
-        ConfigError: an invalid address or file, or an action without the secret.
-        HandOverError: the worker cannot be reached, or refuses.
+        ConfigError: an address or a file is invalid, or an action needs the secret. HandOverError: the worker
+        cannot be reached, or refuses.
     """
     parser = argparse.ArgumentParser(
         prog="antiphon canary",
@@ -73,8 +73,8 @@ def ask_state(url: str, key_file: Path | None) -> Mapping[str, Any]:
     """A worker's report on its canary.
 
     Raises:
-        ConfigError: an invalid address, or a file that cannot be read.
-        HandOverError: the worker does not answer.
+        ConfigError: the address is invalid, or a file cannot be read. HandOverError: the worker does not
+        answer.
     """
     check_target(url)
     request = urllib.request.Request(url.rstrip("/") + CANARY_PATH)
@@ -97,7 +97,7 @@ def ask_state(url: str, key_file: Path | None) -> Mapping[str, Any]:
 
 
 def table(state: Mapping[str, Any]) -> list[str]:
-    """The state as text: the phase, the calls, and both versions' value of each signal."""
+    """The state as text: the phase, the calls, and each signal's values of both versions."""
     names, calls = state["models"], state["calls"]
     by = "calls" if state["by"] == "call" else "callers"
     lines = [

@@ -26,10 +26,10 @@ LOOK_S: Final = 0.2
 
 
 def main(argv: Sequence[str]) -> int:
-    """Compare both workers, begin to drain the first, and wait for its end if requested.
+    """Compare both workers, start to drain the first one, and wait for its end if requested.
 
     Raises:
-        ConfigError: an address, a secret, or two workers that cannot exchange calls.
+        ConfigError: an address or the secret is invalid, or the two workers cannot exchange calls.
         HandOverError: a worker cannot be reached, or refuses.
     """
     parser = argparse.ArgumentParser(
@@ -66,10 +66,10 @@ def check_pair(leaving: Mapping[str, Any], target: Mapping[str, Any], *, is_whol
     """Check that two workers can exchange the calls of every model of the first; returns the name of the
     second.
 
-    Both may be the same worker if only a part of it drains.
+    Both names may refer to the same worker if only one of its engines drains.
 
     Raises:
-        ConfigError: they cannot; the message has the difference, with both values.
+        ConfigError: they cannot exchange calls; the message has the difference, with both values.
     """
     for model, ours in leaving["models"].items():
         theirs = target["models"].get(model)
@@ -94,7 +94,7 @@ def wait_for_end(leaving: OtherWorker, limit_s: float) -> int:
     """Wait until a worker cannot be reached; returns 1 if it still answers after the limit, or is too busy to
     answer.
 
-    Any response counts, including an error of its own or of a proxy.
+    Any response counts as an answer, including an error of the worker or of a proxy.
     """
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s:

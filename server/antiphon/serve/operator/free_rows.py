@@ -1,6 +1,7 @@
 """The free-rows port: one line about free rows and state, for the proxy that chooses among workers.
 
-HAProxy connects, reads one line and acts on it (its manual, "agent-check"). This worker's lines:
+HAProxy connects, reads one line and acts on it (see "agent-check" in its manual). The worker sends these
+lines:
 
 =====================  ======================================  ==============================
 state of the worker    line                                    meaning for the proxy
@@ -12,8 +13,8 @@ needs a restart        ``down #`` and the reason               down, for new cal
 =====================  ======================================  ==============================
 
 The words ``drain`` and ``ready`` are never sent: they would override an operator's command to the proxy.
-``maxconn`` is not sent either: the proxy would then queue callers without notice; here a waiting caller is
-informed.
+``maxconn`` is not sent either: the proxy would then queue callers, which get no notice; a caller in this
+server's queue is informed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ WRITE_TIMEOUT_S = 2.0
 
 
 def free_rows_line(health: Health) -> str:
-    """The line of a worker in this health, without its line end."""
+    """The line for a worker with this health, without the line end."""
     if not health.is_healthy:
         return f"down #{' '.join(health.detail.split())}"
     if health.draining:

@@ -1,6 +1,6 @@
 """The two health checks of a supervisor, for the whole server or one model (``/m/NAME/readyz``).
 
-The response is text, or JSON for clients that accept only that (``Accept: application/json``).
+The response is text, or JSON for clients that accept only JSON (``Accept: application/json``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def healthz(request: web.Request, services: Services, models: Sequence[Ser
 async def readyz(request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
     """200 while some model would admit a new caller at once; otherwise 503 with the reason for each.
 
-    One dead engine is enough for 503, since the process will be restarted.
+    A single dead engine causes 503, because the process will be restarted.
     """
     server = await services.status.health()
     healths = {model.name: server.models[model.name] for model in models}

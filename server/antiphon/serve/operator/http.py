@@ -66,7 +66,9 @@ async def modules_info(
 async def list_models(
     _request: web.Request, services: Services, models: Sequence[ServedModel]
 ) -> web.Response:
-    """The models that a caller may name, in order of declaration; the page builds its settings from it."""
+    """The models that a caller may name, in order of declaration. The web page builds its settings from this
+    list.
+    """
     agents = [
         {"name": it.name, "stt": it.stt.name, "tts": it.tts.name, "voice": it.voice}
         for it in services.agents.values()
@@ -84,9 +86,9 @@ def _paths(model: ServedModel, routes: Sequence[Route]) -> list[str]:
 def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
     """One entry of ``/api/models``: the model and its parameters.
 
-    ``paths`` are its routes, except those of one session; ``is_default``: it answers there without a name.
-    ``parameters`` are the defaults (seeds are null: random for each caller), ``ranges`` their limits.
-    ``voices`` is null for a model without prompts.
+    ``paths`` are its routes, except for the routes of a single session. ``is_default``: it answers requests
+    on these routes that name no model. ``parameters`` are the defaults (seeds are null, because they are
+    random for each caller), ``ranges`` their limits. ``voices`` is null for a model without prompts.
     """
     info, health = model.engine.info, model.engine.health()
     takes_prompt = takes_persona(info.spec) and info.can_prime
@@ -129,7 +131,9 @@ def model_card(model: ServedModel) -> dict[str, Any]:
 
 
 def describe(models: Sequence[ServedModel]) -> dict[str, Any]:
-    """The answer of ``/api/build_info``: the first of these models in full, the names of all."""
+    """The answer of ``/api/build_info``: all facts about the first of these models, and the names of all
+    models.
+    """
     model = models[0]
     info = model.engine.info
     health = model.engine.health()

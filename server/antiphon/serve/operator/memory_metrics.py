@@ -1,4 +1,6 @@
-"""Metrics of a process's memory and its device's, for Prometheus. It imports no server."""
+"""Metrics for Prometheus of the memory of a process and of its device. The module does not import the
+server.
+"""
 
 from __future__ import annotations
 

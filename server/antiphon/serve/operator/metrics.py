@@ -17,11 +17,11 @@ from antiphon.serve.media.recording import CallRecorder
 from antiphon.serve.operator.memory_metrics import MemoryCollector
 
 CLOSE_CODES: Final = frozenset(range(1000, 1016))
-"""The close codes registered for all WebSockets. Other codes from peers share a label."""
+"""The close codes registered for all WebSockets. All other codes from peers share one label."""
 
 
 class ServeMetrics:
-    """Counters of refusals and closes, with the label ``model``: "" before a model is found."""
+    """Counters of refusals and closes, with the label ``model``, which is "" before a model is found."""
 
     def __init__(self, families: MetricFamilies, *, model: str) -> None:
         """Register under the label ``model``."""
@@ -35,7 +35,7 @@ class ServeMetrics:
         self._refused.labels(self._model, str(status)).inc()
 
     def closed(self, code: int | None) -> None:
-        """Count a closed WebSocket; None stands for 1006, a disconnect without a close."""
+        """Count a closed WebSocket; None means 1006, a disconnect without a close."""
         code = code or 1006
         self._closed.labels(self._model, str(code) if code in CLOSE_CODES else "other").inc()
 

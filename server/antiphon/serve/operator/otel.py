@@ -1,4 +1,4 @@
-"""Traces that the configuration requests, including OpenTelemetry's."""
+"""Makes the tracers that the configuration requests, including OpenTelemetry's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from antiphon.errors import ConfigError, MissingExtraError
 from antiphon.supervisor.messages import Body
 
 MAX_FOLLOWING = 1024
-"""Most spans of other threads kept for one tick: a decode, an encode and a send for some hundred sessions."""
+"""Maximum number of spans of other threads that are kept for one tick: decoding, encoding and sending for
+some hundred sessions.
+"""
 
 ENGINE_TRACKS = frozenset({"engine", "backend"})
 
@@ -22,7 +24,7 @@ ENGINE_TRACKS = frozenset({"engine", "backend"})
 class OtelTracer(Tracer):
     """A tracer without an end, which exports one tick of every ``every``; thread-safe.
 
-    ``exporter`` is an OpenTelemetry span exporter, ``clock`` the engine's.
+    ``exporter`` is an OpenTelemetry span exporter, ``clock`` the clock of the engine.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class OtelTracer(Tracer):
 
 
 def otlp_exporter() -> Any:
-    """The exporter of the ``OTEL_EXPORTER_OTLP_*`` variables, over HTTP.
+    """The exporter over HTTP that the variables ``OTEL_EXPORTER_OTLP_*`` configure.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -135,8 +137,7 @@ def make_tracer(config: ServerConfig, *, has_ticks: bool = True) -> Tracer | Non
     """The tracer of the configuration, if any; a process of conversations has no ticks.
 
     Raises:
-        ConfigError: both kinds of trace at once.
-        MissingExtraError: OpenTelemetry is not installed.
+        ConfigError: both kinds of trace are requested. MissingExtraError: OpenTelemetry is not installed.
     """
     if config.trace and config.otel_every:
         raise ConfigError(f"trace = {config.trace} and otel_every = {config.otel_every}: use one of them")
@@ -146,7 +147,9 @@ def make_tracer(config: ServerConfig, *, has_ticks: bool = True) -> Tracer | Non
 
 
 async def trace_of(tracer: Tracer | None) -> Body:
-    """The spans of one process, for a trace of all processes. A thread encodes them, since calls continue."""
+    """The spans of one process, for a trace of all processes. A thread encodes them, because calls continue
+    meanwhile.
+    """
     if tracer is None:
         return Body(b"")
     return Body(await asyncio.to_thread(lambda: tracer.to_json(is_relative=False).encode()))

@@ -28,7 +28,7 @@ async def handle_asr(
     """Serve one WebSocket of ``/api/asr-streaming`` until it closes.
 
     Raises:
-        web.HTTPException, SessionError: refused, see the module.
+        web.HTTPException, SessionError: the request is refused; see the module.
     """
     try:
         max_wait_s = services.config.limits.max_wait_s

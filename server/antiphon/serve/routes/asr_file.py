@@ -44,7 +44,8 @@ async def check_length(file: BinaryIO, services: Services) -> None:
     """Check the header of a complete recording.
 
     Raises:
-        AudioError: it is unreadable, of a rate out of range, or too long by its header.
+        AudioError: the recording is unreadable, its rate is out of range, or its header states too long a
+        duration.
     """
     seconds = await services.helper.run(stated_seconds, file)
     limit_s = longest_s(file, services.config.limits)
@@ -53,13 +54,14 @@ async def check_length(file: BinaryIO, services: Services) -> None:
 
 
 def longest_s(file: BinaryIO, limits: Limits) -> float:
-    """The longest accepted recording in a file of this size, in seconds: silence takes few bytes, but a row's
-    time."""
+    """The longest accepted recording in a file of this size, in seconds: silence takes few bytes but occupies
+    a row.
+    """
     return min(limits.max_upload_s, FREE_S + file.seek(0, io.SEEK_END) // MIN_BYTES_PER_S)
 
 
 def too_long(lasts: str, limit_s: float, limits: Limits) -> RecordingTooLongError:
-    """The error for a recording of ``lasts`` seconds."""
+    """The error for a recording that lasts ``lasts`` seconds."""
     why = "" if limit_s == limits.max_upload_s else " for so few bytes"
     return RecordingTooLongError(f"this recording lasts {lasts}, the limit is {limit_s:g} s{why}")
 
@@ -83,8 +85,8 @@ async def transcribe(
     ``ends`` processes the recording.
 
     Raises:
-        AudioError: the recording cannot be read to its end, or is too long.
-        AntiphonError: there is no session, or the session or the server ended before anything was sent.
+        AudioError: the recording cannot be read to its end, or is too long. AntiphonError: no session could
+        begin, or the session or the server ended before any byte was sent.
     """
     limits = services.config.limits
     transcriber = Transcriber(model, services.clock, post_wait_s(request, limits))

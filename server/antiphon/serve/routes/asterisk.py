@@ -1,7 +1,7 @@
 """Asterisk: ``/asterisk``, its channel over a WebSocket, and AudioSocket on a TCP port.
 
-Asterisk opens the connection. On the WebSocket the query has the model, the voice, the instructions and the
-key (``auth_id``). AudioSocket has no query and no keys: the address of the port names the model and the
+Asterisk opens the connection. On the WebSocket, the query contains the model, the voice, the instructions and
+the key (``auth_id``). AudioSocket has no query and no keys: the address of the port names the model and the
 voice. A refused call is hung up.
 """
 
@@ -37,7 +37,7 @@ async def handle_asterisk(
     """Serve one call of Asterisk's channel over a WebSocket until it ends.
 
     Raises:
-        web.HTTPException, SessionError: refused before the upgrade.
+        web.HTTPException, SessionError: the request is refused before the upgrade.
     """
     await check_upgrade(request, model, wait_s=0.0)
     await check_room_here(request, services, model)
@@ -66,12 +66,12 @@ async def handle_asterisk(
 
 
 def hung_up(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """The command that hangs up, and the close code of an error."""
+    """The command that hangs up, and the close code for an error."""
     return ("HANGUP",), wire_form(error).close
 
 
 async def serve_audiosocket(services: Services, port: TcpPort, socket: Socket, caller: Caller) -> None:
-    """One call of AudioSocket; it begins with the first audio, whose rate it keeps.
+    """Serve one call of AudioSocket. It begins with the first audio, and keeps the rate of this audio.
 
     Raises:
         AntiphonError: the call cannot begin.

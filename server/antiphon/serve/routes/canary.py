@@ -22,7 +22,7 @@ MAX_BODY_BYTES: Final = 256
 
 
 def add_canary(app: web.Application, secret: SharedSecret | None) -> None:
-    """Register the routes; without a ``secret`` only those that read."""
+    """Register the routes; without a ``secret``, only the route that reads."""
     add_question(app, CANARY_PATH, tell_state, open_as="metrics")
     if secret is not None:
         add_signed(app, secret, "POST", CANARY_PATH, set_phase)

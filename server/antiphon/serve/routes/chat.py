@@ -1,10 +1,10 @@
 """``/api/chat``: from a request to a conversation, or to a refusal that the client can read.
 
 A GET is a WebSocket, a POST an offer of WebRTC. Every refusal is sent before the upgrade, with an HTTP
-status: 400 query or prompt, and the checks of :mod:`antiphon.serve.routes.routing`: 401 key, 403 origin, 404
-model, 429 sessions, 503 full or draining.
-Extended clients (``?ext=1``) are browsers, which cannot read a failed upgrade: from 404 on they are upgraded,
-answered with the reason in an ``error`` event, and closed with its code.
+status: 400 for the query or the prompt, and from the checks of :mod:`antiphon.serve.routes.routing` 401 for
+the key, 403 for the origin, 404 for the model, 429 for the number of sessions, and 503 for a full or draining
+server. Extended clients (``?ext=1``) are browsers, which cannot read a failed upgrade: from 404 on they are
+upgraded, answered with the reason in an ``error`` event, and closed with its code.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def handle_chat(
     """Serve one WebSocket of ``/api/chat`` until it closes.
 
     Raises:
-        web.HTTPException, SessionError: refused, see the module.
+        web.HTTPException, SessionError: the request is refused; see the module.
     """
     agent = services.agent_for(named_model(request))
     chat = check_request(request, model, services.config.limits.max_wait_s)
@@ -91,7 +91,7 @@ def chat_call(
     caller: Caller = ANYBODY,
     has_tracks: bool = False,
 ) -> Call:
-    """The call of a request; ``has_tracks``: its audio comes by a track, which may lose some."""
+    """The call of a request; ``has_tracks``: audio arrives on a track, which may lose packets."""
     has_resume = chat.resume is not ResumeMode.NO
     resume = CallResume(services, caller, model.engine.info.spec.frame_ms) if has_resume else None
     dialect = ChatDialect(chat, model, services.clock(), None if resume is None else resume.sequence)
@@ -106,7 +106,7 @@ async def agent_call(
 ) -> Call:
     """The call of a voice agent; ``text_prompt`` contains instructions, ``voice_prompt`` a voice.
 
-    ``has_tracks``: its audio comes by a track, which may lose some.
+    ``has_tracks``: audio arrives on a track, which may lose packets.
 
     Raises:
         SessionFailedError: the voice's file is broken.
@@ -129,7 +129,7 @@ async def handle_chat_offer(
 ) -> web.StreamResponse:
     """The answer to an offer of WebRTC, whose call continues: ``POST /api/chat``.
 
-    Audio goes by the tracks, all other messages by a data channel, if the offer has one.
+    Audio uses the tracks; all other messages use a data channel, if the offer has one.
 
     Raises:
         web.HTTPException, SessionError: refused.
@@ -196,7 +196,7 @@ def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
 
 
 def is_resumption(query: Mapping[str, str]) -> bool:
-    """Whether a connection resumes a call; without the extension it begins one."""
+    """Whether a connection resumes a call. Without the extension every connection begins a new call."""
     return query.get("ext") == "1" and query.get("resume") == ResumeMode.AGAIN
 
 
@@ -212,7 +212,7 @@ def check_request(request: web.Request, model: ServedModel, max_wait_s: float) -
     """The parameters of a request; ``max_wait_s`` is the longest accepted wait.
 
     Raises:
-        web.HTTPBadRequest: an invalid query.
+        web.HTTPBadRequest: the query is invalid.
     """
     try:
         return parse_chat_query(request.query, defaults=model.parameters(), max_wait_s=max_wait_s)

@@ -37,8 +37,8 @@ async def handle_client_secrets(
     """Answer with one key.
 
     Raises:
-        web.HTTPException: 400 an unusable body, or an unavailable session; 408 too slow.
-        UnknownModelError: the session names an unknown model.
+        web.HTTPException: 400 for an unusable body or an unavailable session, 408 for a body that is too
+        slow. UnknownModelError: the session names an unknown model.
     """
     try:
         asked = read_asked(await read_small(request, services, services.config.limits.max_message_bytes))
@@ -56,7 +56,7 @@ def read_asked(body: bytes) -> Asked:
     """The body of a request.
 
     Raises:
-        ProtocolError: it is no JSON object, or a field cannot be used.
+        ProtocolError: the body is not a JSON object, or a field cannot be used.
     """
     fields = Fields(decode_object(body, "the body") if body else {})
     expires = fields.optional_object("expires_after") or Fields({}, "expires_after")
@@ -68,11 +68,10 @@ def read_asked(body: bytes) -> Asked:
 
 
 def session_of(services: Services, fields: Fields, named: str | None = None) -> RealtimeSession:
-    """The requested session: ``named`` by the connection, or by its own fields.
+    """The requested session, with the model ``named`` by the connection or by a field of the session.
 
     Raises:
-        FieldError: a field that cannot be used, or two different models.
-        UnknownModelError: there is no such model.
+        FieldError: a field cannot be used, or the names of two models differ.
     """
     kind = SessionType(fields.choice("type", tuple(SessionType)) if "type" in fields else "realtime")
     is_written = kind is SessionType.TRANSCRIPTION

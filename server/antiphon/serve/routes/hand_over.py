@@ -31,7 +31,7 @@ from antiphon.serve.hosting.hand_over_plan import identity_of
 from antiphon.serve.hosting.services import SERVICES, Services
 
 MAX_DRAIN_BYTES = 4096
-"""Bytes of a drain request, which is an address."""
+"""Maximum bytes of a drain request, whose body is an address."""
 
 Answer = Callable[[web.Request, Services, SharedSecret], Awaitable[dict[str, Any]]]
 
@@ -134,7 +134,7 @@ async def read_body(request: web.Request, secret: SharedSecret, limit: int, time
     """The body without its tag, which was checked.
 
     Raises:
-        HandOverError: it is too long, too slow, incomplete, or has a wrong signature.
+        HandOverError: the body is too long, too slow, incomplete, or has a wrong signature.
     """
     length = (request.content_length or 0) - TAG_BYTES
     if not 0 <= length <= limit:

@@ -1,8 +1,8 @@
 """``/api/speech/asr`` and ``/api/speech/tts``: the JSON speech dialect over a WebSocket.
 
 The first message, ``setup``, names the model, the voice and the format; unknown names select the first model
-and its first voice, since clients send names of their own. Its clients read errors as messages, so a refused
-request is upgraded, answered with ``error``, and closed with its code.
+and its first voice, because clients send names from other servers. Clients read errors as messages, so a
+refused request is upgraded, answered with ``error``, and closed with its code.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ async def handle_asr(
 async def handle_tts(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """Serve the requests of one connection, one after the other: one, or several if the client asks for it.
+    """Serve the requests of one connection, one after the other. There is one request, or several if the
+    client asks for that.
 
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.
@@ -104,9 +105,8 @@ async def next_setup(socket: Socket, services: Services, timeout_s: float) -> wi
     """The message that begins a request; None when the peer has disconnected.
 
     Raises:
-        ProtocolError: there is audio before it.
-        SessionTimeoutError: no message arrived, or the peer does not answer pings.
-        DrainingError: the server shuts down.
+        ProtocolError: audio precedes it. SessionTimeoutError: no message arrived, or the peer does not answer
+        pings. DrainingError: the server shuts down.
     """
     services.waiting.add(socket)
     try:

@@ -1,7 +1,7 @@
 """``/v1/live/sessions``: OpenAI Live over a WebSocket or by WebRTC, for models that talk.
 
 A wrong key, a foreign origin and too many sessions are refused before the upgrade. All other refusals are an
-``error`` event and a close: they concern the first event, which is sent after the upgrade.
+``error`` event and a close, because they concern the first event, which comes after the upgrade.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MAX_EVENT_BYTES = MAX_EVENT_CHARS
 async def handle_live(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """Serve one session until it ends. ``model`` is the default if the session names none.
+    """Serve one session until it ends. ``model`` is used if the session names no model.
 
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.
@@ -74,7 +74,7 @@ async def handle_live(
 async def handle_live_offer(
     request: web.Request, services: Services, _model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """The answer to an offer of WebRTC with its session, whose call continues.
+    """Answer an offer of WebRTC that has a session; the call continues after the answer.
 
     Raises:
         web.HTTPException, SessionError: refused.

@@ -28,7 +28,7 @@ from antiphon.serve.transport.socket import Socket
 from antiphon.serve.transport.upgrade import open_socket
 
 MAX_WATCHERS: Final = 4
-"""Most watchers of one session: each costs the same as the session's own client."""
+"""Maximum number of watchers of one session: a watcher costs as much as the session's client."""
 
 
 ELSEWHERE_WORDS: Final = (
@@ -43,8 +43,8 @@ async def handle_watcher(
     """Serve one watcher until it or its session ends.
 
     Raises:
-        UnknownSessionError: this key has no such session here.
-        SessionLimitError: the session has the most watchers. web.HTTPUpgradeRequired: no WebSocket request.
+        UnknownSessionError: this key has no such session here. SessionLimitError: the session has the maximum
+        number of watchers. web.HTTPUpgradeRequired: the request is not for a WebSocket.
     """
     call, dialect = find_call(services, request.match_info["id"], caller)
     if len(dialect.watchers) >= MAX_WATCHERS:
@@ -66,10 +66,10 @@ async def handle_watcher(
 
 
 def find_call(services: Services, live_id: str, caller: Caller) -> tuple[Call, LiveClient]:
-    """The session of this name, if it is this caller's.
+    """The session of this name, if it belongs to this caller.
 
     Raises:
-        UnknownSessionError: it is not; another key's session counts as unknown.
+        UnknownSessionError: it does not exist, or belongs to another key.
     """
     for call in services.calls:
         dialect = call.dialect if isinstance(call, Call) and call.caller.key == caller.key else None
@@ -91,7 +91,9 @@ class LiveWatcher:
         self._ending: asyncio.Task[None] | None = None
 
     async def watch(self, socket: Socket) -> None:
-        """Send the session's events over ``socket``, and carry out the watcher's, until one side ends."""
+        """Send the session's events over ``socket``, and carry out the watcher's events, until one side
+        ends.
+        """
         self._socket = socket
         if self._is_over:
             self._end(socket)

@@ -16,7 +16,7 @@ from antiphon.protocol.wire_errors import ErrorType, wire_form
 from antiphon.serve.access.callers import OPENAI_PATH, error_body
 
 DRAINING_RETRY_AFTER_S: Final = 10
-"""Seconds of Retry-After while the server drains: another one should have replaced it by then."""
+"""Seconds of Retry-After while the server drains. By then another server should have replaced it."""
 
 STATUSES: Final[Mapping[int, Callable[..., web.HTTPException]]] = MappingProxyType(
     {
@@ -43,7 +43,7 @@ _CODES: Final[Mapping[int, str]] = MappingProxyType(
         421: "misdirected_request",
     }
 )
-"""Errors without an exception of the server: the text of a status."""
+"""Errors that are not exceptions of this server, by their status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ApiError:
 def api_error(error: AntiphonError, *, param: str | None = None) -> ApiError:
     """The API's form of an error; ``param`` is the field it is about, if the error does not name it.
 
-    ``openai``'s packages retry 408, 429 and all from 500 on, twice, after ``Retry-After``.
+    OpenAI's packages retry 408, 429 and every status from 500 on, twice, after ``Retry-After``.
     """
     form, status = wire_form(error), wire_form(error).openai_status
     if isinstance(error, FieldError):
@@ -92,13 +92,13 @@ def api_error(error: AntiphonError, *, param: str | None = None) -> ApiError:
 
 
 def is_openai(request: web.Request) -> bool:
-    """Whether a request's client reads errors of this API; a WebSocket's client gets one line instead."""
+    """Whether the client of a request reads errors of this API. A WebSocket client gets one line instead."""
     return OPENAI_PATH.match(request.path) is not None and hdrs.UPGRADE not in request.headers
 
 
 @web.middleware
 async def openai_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Give every refusal on OpenAI's paths OpenAI's body."""
+    """Give every refusal on OpenAI's paths a body in OpenAI's format."""
     try:
         return await handler(request)
     except web.HTTPException as refusal:

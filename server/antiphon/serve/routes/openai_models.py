@@ -34,7 +34,7 @@ async def one_model(request: web.Request, services: Services, _models: Sequence[
     """The model of this name.
 
     Raises:
-        web.HTTPNotFound: there is none.
+        web.HTTPNotFound: the model does not exist.
     """
     try:
         name = request.match_info["id"]
@@ -48,7 +48,7 @@ async def list_voices(
 ) -> web.Response:
     """The voices that a client may name, one entry for each model that has the voice.
 
-    ``data`` is OpenAI's list; ``voices`` is the same, for clients of other servers.
+    ``data`` is OpenAI's list; ``voices`` is the same list, for clients of other servers.
     """
     voices = [
         {
@@ -76,8 +76,7 @@ def named_in_body(
     """The model named in the body, or in the path or the query.
 
     Raises:
-        FieldError: they differ.
-        UnknownModelError: there is none of that name and these kinds.
+        FieldError: the names differ.
     """
     named = named_model(request)
     if named is not None and name is not None and not services.models.are_one(named, name):

@@ -1,4 +1,6 @@
-"""``POST /v1/audio/speech``: a text in, its speech in the requested format, sent as it is synthesised."""
+"""``POST /v1/audio/speech``: a text in, speech in the requested format out, which is sent while it is
+synthesised.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from antiphon.serve.routes.tts_file import handle_text
 from antiphon.serve.routes.upload import read_small
 
 IGNORED_HEADER: Final = "Antiphon-Ignored"
-"""The header of a response with the fields that had no effect, separated by commas."""
+"""The response header that lists the fields without effect, separated by commas."""
 
 
 async def handle_speech_request(

@@ -1,4 +1,4 @@
-"""Nearly valid paths: those that differ only in slashes are answered, others get a suggestion."""
+"""Handles nearly valid paths: a path that differs only in slashes is answered, others get a suggestion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from antiphon.serve.routes.openai_errors import is_openai
 
 API: Final = "/v1"
 MAX_SEGMENTS: Final = 16
-"""Segments of a path that are examined; the server's longest has less than half."""
+"""Maximum number of segments of a path that are examined; the server's longest path has less than half."""
 
 _SLASHES: Final = re.compile(r"/{2,}")
 
@@ -64,7 +64,7 @@ def cleaned(path: str) -> str:
 def near_to(path: str) -> Iterator[str]:
     """Paths that a client may have meant whose base is too long, or too short.
 
-    Paths of the model that a path names are first.
+    Paths of the model that the path names come first.
     """
     segments = path.split("/")[1 : MAX_SEGMENTS + 1]
     model = "/" + "/".join(segments[:2]) if segments[0] == "m" else ""

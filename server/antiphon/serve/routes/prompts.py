@@ -1,4 +1,4 @@
-"""From the instructions and the voice that a caller names to a prompt, an agent, or a refusal."""
+"""Turns the instructions and the voice that a caller names into a prompt, an agent, or a refusal."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -
     Models that were not trained with prompts get none, whatever the query, as with upstream's servers.
 
     Raises:
-        web.HTTPBadRequest: no such voice, a prompt that is too long, or a backend without prompts.
-        web.HTTPInternalServerError: a voice's file is broken.
+        web.HTTPBadRequest: the voice does not exist, the prompt is too long, or the backend supports no
+        prompts. web.HTTPInternalServerError: a voice's file is broken.
     """
     info = model.engine.info
     if not takes_persona(info.spec) or not (chat.text_prompt or chat.voice_prompt):
@@ -59,11 +59,10 @@ async def prompt_of_session(
 ) -> Prompt | None:
     """The prompt of an event protocol's session, None if the model supports none.
 
-    An unknown voice is ignored, since clients name their vendor's voices.
+    An unknown voice is ignored, because clients name voices of their vendor.
 
     Raises:
-        FieldError: instructions that are too long.
-        SessionFailedError: a voice's file is broken.
+        FieldError: the instructions are too long. SessionFailedError: a voice's file is broken.
     """
     if not (takes_persona(model.engine.info.spec) and model.engine.info.can_prime):
         return None
@@ -102,7 +101,8 @@ def make_prompt(model: ServedModel, text: str, voice_name: str | None) -> Prompt
 
 
 async def voice_of_agent(agent: AgentParts, name: str | None, services: Services) -> Prompt | None:
-    """The prompt of an agent's synthesiser for a voice; for an unknown one, the agent's own.
+    """The prompt of an agent's synthesiser for a voice; for an unknown voice, the prompt of the agent's own
+    voice.
 
     Raises:
         SessionFailedError: the voice's file is broken.

@@ -93,9 +93,9 @@ async def handle_realtime(
 async def handle_offer(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """The answer to an offer of WebRTC, whose call continues: ``POST /v1/realtime/calls``.
+    """Answer an offer of WebRTC (``POST /v1/realtime/calls``); the call continues after the answer.
 
-    The offer is the body, or the part ``sdp`` of a form with a ``session``.
+    The offer is the body, or the part ``sdp`` of a form that also has a part ``session``.
 
     Raises:
         web.HTTPException, SessionError: refused.

@@ -35,7 +35,7 @@ from antiphon.serve.routes.openai_errors import (
 from antiphon.serve.transport.upgrade import is_upgrade
 
 Handler: TypeAlias = Callable[[web.Request, Services, ServedModel, Caller], Awaitable[web.StreamResponse]]
-"""Answers a request to one model, until its session ends."""
+"""Handles a request to one model, until its session ends."""
 
 Refusal: TypeAlias = Callable[
     [web.Request, Services, ServeMetrics, SessionError], Awaitable[web.StreamResponse]
@@ -48,8 +48,9 @@ Answer: TypeAlias = Callable[[web.Request, Services, Sequence[ServedModel]], Awa
 MODEL_PREFIX = "/m/{model}"
 
 ELSEWHERE = "X-Antiphon-Elsewhere"
-"""A header of a proxy in front of several workers: a caller that gets no row at once is answered with a
-status, which the proxy can read, even if its protocol has a message for it or the caller would wait.
+"""A header that a proxy in front of several workers sends. A caller that gets no row at once is then answered
+with an HTTP status, which the proxy can read, even if the protocol has a message for this case or the
+caller would wait.
 """
 
 POST_WAIT_S = 100.0
@@ -87,7 +88,7 @@ def refuse_in(words: Callable[[web.Request], InWords | None]) -> Refusal:
 
 
 def never(_query: Mapping[str, str]) -> bool:
-    """For routes whose sessions never resume a call."""
+    """The test for routes on which a session never resumes a call."""
     return False
 
 
@@ -95,7 +96,7 @@ def never(_query: Mapping[str, str]) -> bool:
 class Route:
     """One path of sessions, such as ``/api/chat``.
 
-    ``refuse`` refuses its clients; the handler may raise a SessionError for it, too, before it has upgraded
+    ``refuse`` refuses its clients. The handler may also raise a SessionError for it, before it has upgraded
     the connection. ``resumes`` tests a query for a session that resumes a call. ``has_agents``: a voice agent
     answers on it under its name, and its handler gets the agent's recogniser. ``shows_key_later``: a request
     may lack the key; its handler checks it before requesting a row.
@@ -118,12 +119,12 @@ def kinds_of(route: Route, table: Mapping[PipelineKind, tuple[Route, ...]]) -> t
 def add_routes(
     app: web.Application, table: Mapping[PipelineKind, tuple[Route, ...]], of_agents: Sequence[Route] = ()
 ) -> None:
-    """Register every route of a table of kinds, and those on which only agents answer.
+    """Register every route of a table of kinds, and the routes on which only agents answer.
 
     A route of several kinds is registered once for all of them.
 
-    A GET of a path that has only other methods is answered with 405: the page, which answers every other GET,
-    would report an unknown path.
+    A GET of a path that supports only other methods is answered with 405. Otherwise the page, which answers
+    every other GET, would report an unknown path.
     """
     methods: defaultdict[str, set[str]] = defaultdict(set)
     for route in dict.fromkeys(route for routes in (*table.values(), of_agents) for route in routes):
@@ -231,10 +232,10 @@ def add_question(
 
 
 def named_model(request: web.Request) -> str | None:
-    """The name in the path, or in ``?model=``; None without one.
+    """The name in the path, or in ``?model=``; None if no name is given.
 
     Raises:
-        web.HTTPBadRequest: both are given and differ.
+        web.HTTPBadRequest: both are given, and they differ.
     """
     in_path, in_query = request.match_info.get("model"), request.query.get("model") or None
     if in_path is not None and in_query not in (None, in_path):
@@ -248,7 +249,7 @@ def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
     """404 for an unknown model or session, 429 for too many sessions, 503 for a full or draining server.
 
     The body is JSON, with the code that would close a WebSocket, and the names of the models; on OpenAI's
-    paths it is OpenAI's. For a WebSocket request it is one line, since its clients show that.
+    paths it is OpenAI's. For a WebSocket request it is one line, because such clients show it.
     """
     if is_openai(request):
         return api_error(error).exception()
@@ -265,17 +266,17 @@ def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
 
 
 def plain_refusal(error: AntiphonError) -> web.HTTPException:
-    """The status and text of a request that cannot be answered; not for OpenAI's clients."""
+    """The status and text for a request that cannot be answered, from a client that is not OpenAI's."""
     return STATUSES[wire_form(error).status](text=f"{error}\n")
 
 
 async def check_room_here(request: web.Request, services: Services, model: ServedModel) -> None:
     """Check for a proxy that a caller of the named agent, or of the model, would get a row at once.
 
-    A proxy reads a status, but no message after the upgrade.
+    A proxy can read a status, but not a message after the upgrade.
 
     Raises:
-        ServerFullError, DrainingError, SessionFailedError: there is none.
+        ServerFullError, DrainingError, SessionFailedError: there is no row.
     """
     if ELSEWHERE in request.headers:
         agent = services.agent_for(named_model(request))
@@ -286,11 +287,12 @@ async def check_upgrade(request: web.Request, model: ServedModel, *, wait_s: flo
     """Refuse a request that is not for a WebSocket, after every other check: a plain GET gets a WebSocket's
     reason.
 
-    A browser cannot read why an upgrade failed, so a page repeats the request as a plain GET.
+    A browser does not show why an upgrade failed, so a page repeats the request as a plain GET and reads the
+    reason.
 
     Raises:
-        web.HTTPUpgradeRequired: no WebSocket request; one with ``wait_s`` would be accepted.
-        ServerFullError, DrainingError, SessionFailedError: it would not be accepted.
+        web.HTTPUpgradeRequired: the request is not for a WebSocket; a WebSocket request with ``wait_s`` would
+        be accepted. ServerFullError, DrainingError, SessionFailedError: such a request would not be accepted.
     """
     if is_upgrade(request):
         return

@@ -1,8 +1,8 @@
 """The web client at ``/``: a folder of small files, compressed once, cached without expiry under a version.
 
-The ETag of ``index.html`` is checked at each visit. The files it names are under the version of the whole
-folder, ``v/0123456789ab/main.js``: a file below that path never changes, so browsers keep it without a
-request, and a page never mixes files of two versions. Comments, a quarter of the page, are not sent.
+The ETag of ``index.html`` is checked at each visit. The files that it names are under the version of the
+whole folder, such as ``v/0123456789ab/main.js``. A file below that path never changes, so browsers cache it
+without requests, and a page never mixes files of two versions. Comments, a quarter of the page, are not sent.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class StaticFiles:
         """Answer a GET of one file; the folder itself is ``index.html``.
 
         Raises:
-            web.HTTPNotFound: no such file, or a path out of the folder.
+            web.HTTPNotFound: the file does not exist, or its path leads out of the folder.
         """
         name, caching = request.match_info.get("path") or INDEX, REVALIDATED
         if versioned := _VERSIONED.fullmatch(name):
@@ -109,10 +109,10 @@ class StaticFiles:
         return self._folder[1]
 
     def index(self) -> Asset:
-        """The page, with the files it names under the folder's version.
+        """The page, in which the names of files begin with the folder's version.
 
         Raises:
-            web.HTTPNotFound: it no longer exists.
+            web.HTTPNotFound: the page no longer exists.
         """
         page = self.find(INDEX)
         prefix = f"v/{self.version()}/".encode()
@@ -127,7 +127,7 @@ class StaticFiles:
         """The asset called ``name`` (a relative path with slashes).
 
         Raises:
-            web.HTTPNotFound: no such file, or a path out of the folder.
+            web.HTTPNotFound: the file does not exist, or its path leads out of the folder.
         """
         path = (self._root / name).resolve() if "\0" not in name else self._root
         if not path.is_relative_to(self._root) or not _is_file(path):

@@ -15,8 +15,8 @@ from antiphon.serve.transport.stream import SizeOf
 from antiphon.tcp_port import TcpPort
 
 Serve: TypeAlias = Callable[[Socket, Caller], Awaitable[None]]
-"""Serves one connection until its client disconnects or its call is over. A SessionError, or another error of
-the client's data, is answered by the protocol's refusal, and ends the connection.
+"""Serves one connection until its client disconnects or its call is over. A SessionError, or an error in the
+client's data, is answered with the protocol's refusal and ends the connection.
 """
 
 
@@ -32,7 +32,7 @@ class TcpRoute:
 
 @contextlib.asynccontextmanager
 async def held(services: Services, socket: Socket, caller: Caller) -> AsyncIterator[None]:
-    """Count one more call of a caller for the block, and its connection as one in use.
+    """For the block, count one more call of a caller, and mark its connection as in use.
 
     Raises:
         SessionLimitError, UsageLimitError, KeyRevokedError: a limit is reached, or the key is invalid.

@@ -125,7 +125,7 @@ async def telephone_call(
     instructions: str = "",
     voice: str | None = None,
 ) -> Call:
-    """The call of a line with the model or the agent of this name; it has no row yet.
+    """The call of a line with the model or the agent of this name. It does not have a row yet.
 
     Raises:
         AntiphonError: the call is not available.

@@ -42,7 +42,7 @@ async def handle_tts(
     """Serve one WebSocket of ``/api/tts_streaming`` until it closes.
 
     Raises:
-        web.HTTPException, SessionError: refused, see the module.
+        web.HTTPException, SessionError: the request is refused; see the module.
     """
     try:
         speech = kyutai_tts.parse_query(request.query, max_wait_s=services.config.limits.max_wait_s)
@@ -82,7 +82,7 @@ class ChosenVoice:
 
 
 async def voice_of(model: ServedModel, name: str | None, services: Services) -> ChosenVoice:
-    """The voice of this name, or the model's first for an unknown name; None for a model of one voice.
+    """The voice of this name; for an unknown name, the model's first voice; None for a model with one voice.
 
     Raises:
         SessionFailedError: the voice's file is broken.
@@ -119,8 +119,8 @@ async def handle_post(
     """Answer a text by POST with a WAV that begins before the text is spoken.
 
     Raises:
-        web.HTTPException, SessionError: refused: 400 no text, 408 too slow, 413 too long, 500 a failure, 503
-            full or draining.
+        web.HTTPException, SessionError: the request is refused: 400 without a text, 408 too slow, 413 too
+            long, 500 after a failure, 503 full or draining.
     """
     try:
         most = services.config.limits.max_message_bytes
@@ -147,7 +147,7 @@ async def handle_post(
 async def list_voices(
     _request: web.Request, _services: Services, models: Sequence[ServedModel]
 ) -> web.Response:
-    """The voices that a client may name; the first of each model is its default."""
+    """The voices that a client may name; the first voice of each model is its default."""
     voices = []
     for model in models:
         names = [] if model.speakers is None else model.speakers.names()

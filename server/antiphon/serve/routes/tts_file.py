@@ -1,6 +1,7 @@
 """A text in, its speech out, sent as it is synthesised: ``POST /api/tts_streaming`` and ``/v1/audio/speech``.
 
-A WAV's header has the largest length, since the real one is not known yet; players read to the end.
+The header of a WAV states the largest possible length, because the real one is not known yet; players read to
+the end.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from antiphon.serve.transport.http_body import HttpBody
 
 UNSPOKEN_HEADER: Final = "Antiphon-Unspoken"
 MAX_UNSPOKEN_BYTES: Final = 1500
-"""Most bytes of names in that header: proxies accept 4 KB of all headers."""
+"""Maximum bytes of names in the header ``Antiphon-Unspoken``: proxies accept 4 KB of all headers."""
 """The header with words the model cannot pronounce: percent-encoded UTF-8, commas, "+N" for N more."""
 
 
@@ -45,14 +46,13 @@ async def handle_text(
     headers: Mapping[str, str],
     may_be_empty: bool,
 ) -> web.StreamResponse:
-    """Synthesise one text; ``headers`` are the response's. A text without words gives an empty file, or is
-    refused.
+    """Synthesise one text; ``headers`` are added to the response. A text without words gives an empty file,
+    or is refused.
 
     Raises:
-        FieldError: it has no words, and may not be empty.
-        ProtocolError: the model can pronounce none of its words.
-        ServerFullError, DrainingError: there is no row, and none became free in time.
-        ProtocolError, SessionFailedError: before the first sound; after it the connection is cut.
+        FieldError: the text has no words, and may not be empty. ProtocolError: the model can pronounce none
+        of its words. ServerFullError, DrainingError: no row became free in time. ProtocolError,
+        SessionFailedError: before the first sound; after it the connection is cut.
     """
     limits = services.config.limits
     speaker = Synthesiser(model, services.clock, voice, post_wait_s(request, limits))

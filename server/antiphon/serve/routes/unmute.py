@@ -1,7 +1,7 @@
 """``/unmute/v1/...``: Kyutai's Unmute, for its own front end and clients; only voice agents answer.
 
-It has a separate base path, since its ``/v1/realtime`` and ``/v1/voices`` are names of other protocols here.
-``?model=`` or ``/m/NAME`` names one of several agents.
+It has a separate base path, because its ``/v1/realtime`` and ``/v1/voices`` are also paths of other
+protocols. ``?model=`` or ``/m/NAME`` names one of several agents.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ REALTIME = Route("GET", f"{BASE}/realtime", handle_unmute, refuse_in(lambda _: r
 async def list_voices(
     request: web.Request, services: Services, _models: Sequence[ServedModel]
 ) -> web.Response:
-    """The voices of an agent, its own first, as an array. A synthesiser without named voices has only the
-    agent's."""
+    """The voices of an agent, its own first, as an array. If the synthesiser has no named voices, the array
+    has only the agent's.
+    """
     agent = _agent_of(request, services)
     names = [] if agent.tts.speakers is None else agent.tts.speakers.names()
     ordered = sorted(names, key=lambda name: name != agent.voice)

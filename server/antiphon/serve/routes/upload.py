@@ -1,7 +1,7 @@
 """``POST /api/asr-streaming``: a recording in, its words out, in the format of Kyutai's server.
 
-The answer is a JSON array of ``Word`` and ``EndWord`` messages, sent when all is transcribed. A row is
-requested only after the complete recording is in a file, and its header was read.
+The answer is a JSON array of ``Word`` and ``EndWord`` messages, sent when the whole recording is transcribed.
+A row is requested only after the complete recording is in a file and its header was read.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ async def handle_recording(
     """Transcribe one recording.
 
     Raises:
-        web.HTTPException, SessionError: refused: 408 too slow, 413 too large or too long, 415 an
-            unreadable recording, 503 full, without space on disk, or draining.
+        web.HTTPException, SessionError: the request is refused: 408 too slow, 413 too large or too long,
+            415 an unreadable recording, 503 full, no space on disk, or draining.
     """
     try:
         async with services.access.ledger.hold_upload(caller):
@@ -60,7 +60,7 @@ async def handle_recording(
 async def receive(
     request: web.Request, services: Services, take: Callable[[bytes], object], *, spare_bytes: int
 ) -> None:
-    """Pass the body to ``take``, piece by piece, within the limits of a recording and ``spare_bytes`` more.
+    """Pass the body to ``take``, piece by piece, up to the limit of a recording plus ``spare_bytes``.
 
     Raises:
         web.HTTPException: too large, or too slow.
@@ -130,7 +130,7 @@ def too_large(limit: int, size: int | None = None) -> web.HTTPException:
 
 
 class UploadBody:
-    """A JSON array of Kyutai's messages, once all is transcribed."""
+    """A JSON array of Kyutai's messages, sent when the whole recording is transcribed."""
 
     def __init__(self) -> None:
         """Begin without words."""

@@ -33,7 +33,7 @@ PARTS: Final = ("sdp", "session")
 
 
 async def offer_of(request: web.Request, services: Services) -> tuple[PeerOffer, bytes]:
-    """The offer in a request, and the session in its form or b"".
+    """The offer in a request, and the session in its form, or b"" if there is none.
 
     Raises:
         UnsupportedError: the server accepts no calls by WebRTC.
@@ -68,7 +68,7 @@ async def answer_offer(
 ) -> tuple[str, str]:
     """The SDP answer to an offer of a call, which starts when its peer is connected, and the call's name.
 
-    ``head`` is the prefix of its dialect's messages with sound, ``prefix`` that of its name.
+    ``head`` is the prefix of its dialect's messages with sound, ``prefix`` the prefix of its name.
 
     Raises:
         ProtocolError: the offer is invalid.
@@ -116,7 +116,7 @@ def peers_of(services: Services) -> Peers:
     """The calls by WebRTC of this process.
 
     Raises:
-        UnsupportedError: the server accepts none.
+        UnsupportedError: the server accepts no calls by WebRTC.
     """
     if services.peers is None:
         raise UnsupportedError(
@@ -130,7 +130,7 @@ async def hang_up(request: web.Request) -> web.Response:
     """End a call of the same key.
 
     Raises:
-        web.HTTPException: 404, this key has no such call; 401 or 403, access is refused.
+        web.HTTPException: 404 if this key has no such call, 401 or 403 if access is refused.
     """
     services = request.app[SERVICES]
     check_origin(request, services.config.allow_origin)

@@ -1,7 +1,7 @@
 """Wyoming on a TCP port: speech to text, text to speech, and agents that answer in text.
 
-A connection has one request after another. The list of services is made once. An error is an ``error`` event,
-and ends the connection, as Home Assistant expects.
+A connection has one request after another. The list of services is made once. An error is sent as an
+``error`` event and ends the connection, as Home Assistant expects.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class WyomingPort:
 
 
 def voices_of(services: Services) -> Mapping[str, tuple[ServedModel, str | None]]:
-    """Each voice of the synthesisers by its name here; a repeated name has its model's name added."""
+    """Each voice of the synthesisers, by name. If a name is repeated, its model's name is added to it."""
     found: dict[str, tuple[ServedModel, str | None]] = {}
     for model in services.models:
         if model.kind is PipelineKind.TTS:

@@ -1,7 +1,8 @@
 """Connections that fail because of their peer, or for lack of file descriptors: counted, and rarely logged.
 
-aiohttp and asyncio log each as an error, some with a traceback. A peer can cause them at will, so
-``antiphon_failed_connections_total`` counts them here, and the log occasionally gets a line of each kind.
+aiohttp and asyncio log each failure as an error, some with a traceback. A peer can cause failures at will, so
+they are counted in ``antiphon_failed_connections_total``, and the log gets a line of each kind only
+occasionally.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from antiphon.supervisor.connection_bounds import open_file_limit
 
 OUT_OF_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 OUT_OF_RESOURCES: Final = OUT_OF_FILES | {errno.ENOBUFS, errno.ENOMEM}
-"""Errors after which asyncio accepts nothing for a second (``BaseSelectorEventLoop._accept_connection``)."""
+"""Errors after which asyncio accepts no connection for a second
+(``BaseSelectorEventLoop._accept_connection``).
+"""
 
 
 class ConnectionFault(StrEnum):
@@ -54,7 +57,7 @@ class ConnectionFaults:
         self._log.info("connection failed", of=kind, kind=kind, error=type(error).__name__)
 
     def take(self, error: object) -> bool:
-        """Count an error of a connection; false for one of the server itself."""
+        """Count an error of a connection; return false if it is an error of the server itself."""
         if isinstance(error, OSError) and error.errno in OUT_OF_FILES:
             self._report_shortage(error)
         elif isinstance(error, HttpProcessingError | web.RequestPayloadError):

@@ -1,8 +1,8 @@
 """WebSocket frames (RFC 6455, section 5) without extensions and without I/O.
 
-The reader makes messages from a client's frames. A frame that arrives in pieces is joined once, when it is
-complete; a message in fragments grows in one buffer, since a fragment of one byte must use no more memory
-than that byte. Frames of a server are unmasked and whole.
+The reader assembles messages from a client's frames. A frame that arrives in pieces is joined once, when it
+is complete. A message in fragments grows in one buffer, so that a fragment of one byte takes no more memory
+than that byte. A server's frames are unmasked and not fragmented.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ MAX_CONTROL_BYTES: Final = 125
 the code."""
 
 SHORT_BYTES: Final = 512
-"""Bytes up to which Python's integers unmask faster than numpy: for 100 bytes 0.4 µs compared with 1.3 µs."""
+"""Payload size in bytes up to which Python's integers unmask faster than numpy: for 100 bytes 0.4 µs instead
+of 1.3 µs.
+"""
 
 FRAGMENTS: Final = 0x10
 """Returned in place of an opcode: fragments were read, and their message is incomplete."""
@@ -33,7 +35,7 @@ MAX_FRAGMENTS: Final = 64
 """Fragments read in one step of 0.1 ms, at any size."""
 
 CLOSE_CODES: Final = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014})
-"""The valid close codes of a peer below 3000: registered ones that a frame may carry."""
+"""The valid close codes of a peer below 3000: the registered codes that a frame may carry."""
 
 
 class FrameError(ProtocolError):
@@ -77,13 +79,13 @@ class FrameReader:
         self._data, self._start = data, 0
 
     def next(self) -> tuple[int, bytes | str] | None:
-        """The next message, TEXT (as str) or BINARY, or control frame; None until more is fed.
+        """The next message, TEXT (as str) or BINARY, or control frame; None until more bytes are fed.
 
         ``FRAGMENTS`` without content is returned after a number of fragments, so that other connections are
         served.
 
         Raises:
-            FrameError: the peer violated the protocol; nothing more is read.
+            FrameError: the peer violated the protocol; no further frame is read.
         """
         if self._start == len(self._data):
             self._data, self._start = b"", 0  # keep no large buffer
@@ -203,7 +205,7 @@ def unmasked(payload: bytes, mask: bytes) -> bytes:
 
 
 def read_close(payload: bytes) -> int | None:
-    """The code of a close frame, None without one.
+    """The code of a close frame, or None if it has none.
 
     Raises:
         FrameError: the payload is not valid in a close frame.

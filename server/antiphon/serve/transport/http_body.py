@@ -22,9 +22,9 @@ LOOK_S: Final = 0.5
 class HttpBody:
     """One complete request, and its answer; used on the event loop only.
 
-    A response begins with the first message; until then an error is a status. A later error cuts the
-    connection, so that the client does not take the response for complete, unless the body ``tells_errors``
-    at its end.
+    The response begins with the first message; an error before it is sent as a status. A later error cuts the
+    connection, so that the client does not take the response for complete, unless the body reports errors at
+    its end (``tells_errors``).
     """
 
     close_code: int | None = None
@@ -55,7 +55,7 @@ class HttpBody:
         """The result of the request's handler; ``error`` is the error that ended the call.
 
         Raises:
-            AntiphonError: nothing was sent before it.
+            AntiphonError: the error, if nothing was sent before it.
         """
         if self._response is None:
             raise error or SessionFailedError("the client has disconnected")
@@ -117,7 +117,9 @@ class HttpBody:
             self._request.transport.abort()
 
     async def close(self, code: int, reason: str) -> None:
-        """End the response: normally after the code of a normal end, else with its error, or cut."""
+        """End the response: normally if the code is that of a normal end; otherwise report the error or cut
+        the connection.
+        """
         is_done = code == CloseCode.NORMAL
         if self._is_whole and is_done:
             self._response = web.Response(body=b"".join(self._unsent), headers=dict(self._headers))
@@ -130,7 +132,7 @@ class HttpBody:
         self._is_over.set()
 
     async def stop(self) -> None:
-        """Send nothing more: the call is over, with or without its client."""
+        """Send nothing more, because the call is over or the client has disconnected."""
         self._is_over.set()
         if self._writer is not None:
             self._writer.cancel()

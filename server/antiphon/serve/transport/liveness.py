@@ -11,17 +11,18 @@ PINGS_PER_TIMEOUT: Final = 3
 """Pings sent within one liveness timeout."""
 
 AUDIO_CREDIT: Final = 10.0
-"""Seconds without audio that a second of audio offsets: speech in a tenth of the time is enough."""
+"""Seconds without audio that one second of audio offsets. Speech in a tenth of the time is therefore enough.
+"""
 
 FIRST_AUDIO_S: Final = 0.02
-"""Minimum seconds of audio that count as a start: one packet of Opus."""
+"""Minimum seconds of audio that count as the start of audio: one packet of Opus."""
 
 
 class LivenessRules:
     """The limits of one connection.
 
-    Seconds without audio add up; audio subtracts ``AUDIO_CREDIT`` times its own seconds from the sum; other
-    messages have no effect on it. ``is_quiet`` is set while the client has announced silence: these seconds
+    Seconds without audio are added up. Audio subtracts ``AUDIO_CREDIT`` times its own seconds from the sum;
+    other messages do not change it. ``is_quiet`` is set while the client has announced silence; these seconds
     have a separate sum and limit.
     """
 
@@ -51,7 +52,9 @@ class LivenessRules:
             self._has_spoken = self._has_spoken or has_spoken
 
     def heard(self, now_s: float, seconds: float) -> None:
-        """Count ``seconds`` of audio received since the last check, the last of it at ``now_s``."""
+        """Count ``seconds`` seconds of audio that arrived since the last check; ``now_s`` is the time of the
+        latest audio.
+        """
         self._look(now_s)
         if not self._has_spoken:
             self._first_s += seconds
@@ -71,7 +74,7 @@ class LivenessRules:
         return silent_s > self._limits.liveness_timeout_s / PINGS_PER_TIMEOUT
 
     def check(self, now_s: float, silent_s: float) -> None:
-        """Check the limits, ``silent_s`` after the last sign of life.
+        """Check the limits, ``silent_s`` seconds after the peer last sent anything.
 
         Raises:
             SessionTimeoutError: a limit is exceeded; the message has the reason.

@@ -1,12 +1,12 @@
-"""One peer connection of WebRTC, as a transport of a call: messages in both directions, with sound as binary
-messages.
+"""One peer connection of WebRTC as the transport of a call: messages in both directions, where sound is in
+binary messages.
 
 Text, and binary messages without sound, pass through the data channel that the peer opens. A binary message
-with the connection's ``head`` is sound: 16-bit samples at 24 kHz, sent as Opus on the audio track; one
-without samples discards the sound that waits to be sent.
+with the connection's ``head`` is sound: 16-bit samples at 24 kHz, sent as Opus on the audio track. Such a
+message without samples discards the sound that waits to be sent.
 
-aiortc implements ICE, DTLS, SRTP and SCTP. Its decoder, a thread with FFmpeg's resampler for each call, is
-unused: packets go directly to :class:`~antiphon.serve.media.peer_sound.IncomingSound`.
+aiortc implements ICE, DTLS, SRTP and SCTP. Its decoder, which is a thread with FFmpeg's resampler for each
+call, is not used: packets go directly to :class:`~antiphon.serve.media.peer_sound.IncomingSound`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ GATHER_S: Final = 5.0
 """Seconds to find this server's addresses, including those from STUN and TURN servers."""
 
 MAX_CHANNELS: Final = 8
-"""Most data channels that a peer opens in a call: each one, with names of 128 KB, is kept until the end."""
+"""Maximum number of data channels that a peer opens in a call: each channel, whose names may take 128 KB, is
+kept until the end.
+"""
 
 WATCH_S: Final = 1.0
 """Seconds between checks of the received data."""
@@ -99,7 +101,7 @@ class Peer:
         either side ends the call.
 
         Raises:
-            PeerConnectionError: a timeout, or a failure of ICE or DTLS.
+            PeerConnectionError: ICE or DTLS failed, or took too long.
         """
         limit_s = self._limits.connect_timeout_s
         try:
@@ -234,7 +236,7 @@ class Peer:
         return self._clock() - self.seen_s
 
     def ping(self) -> None:
-        """Do nothing: ICE checks the peer regularly."""
+        """No effect: ICE itself checks the peer regularly."""
 
     async def _watch(self) -> None:
         """Check regularly for signs of life other than sound, such as RTCP reports, and for floods."""
@@ -265,8 +267,7 @@ class Peer:
         self.cut()
 
     async def close(self, code: int, reason: str) -> None:
-        """Send waiting data for a short time, then end; the peer sees the end of the connection without the
-        code."""
+        """Send waiting data for a short time, then end; the peer gets no close code."""
         if self._is_closing:
             return
         self.close_code = self.close_code or code
@@ -299,8 +300,8 @@ class Peer:
 def tap(receiver: Any, hear: Callable[[Any], None]) -> None:
     """Pass the packets of an aiortc receiver to ``hear``.
 
-    The receiver still counts them for its reports to the peer. Its decoder thread ends at once, since the
-    process would wait for it.
+    The receiver still counts them for its reports to the peer. Its decoder thread is ended at once, because
+    otherwise the process would wait for it at its end.
     """
     count, receive = receiver._handle_rtp_packet, receiver.receive
 

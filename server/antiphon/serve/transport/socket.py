@@ -1,10 +1,11 @@
 """One WebSocket or TCP connection of a session: messages in both directions, and a limit for every wait.
 
 aiohttp accepts the request of a WebSocket; after the upgrade the received bytes go to the socket, which reads
-frames itself: a single short one, the usual case for speech, at once, any other with its reader. The rules:
-the peer must show liveness, unless the server does not read; messages are read no faster than a rate, and
-ahead of the conversation up to a bound; unsent bytes are counted; a close waits for the peer's answer. There
-is no compression: it would cost more than it saves on Opus.
+frames itself. A single short frame, the usual case for speech, is read at once; any other frame is read by a
+frame reader. These rules apply: the peer must send a sign of life, unless the server does not read; messages
+are read no faster than a maximum rate, and ahead of the conversation only up to a bound; unsent bytes are
+counted; a close waits for the peer's answer. There is no compression, because it would cost more than it
+saves on Opus.
 """
 
 from __future__ import annotations
@@ -38,14 +39,15 @@ from antiphon.serve.transport.stream import StreamReader
 from antiphon.serve.transport.transport import M, Message, T, Taker, kept_bytes, peer_has_ended
 
 READ_AHEAD_BYTES: Final = 1_048_576
-"""Most bytes read ahead, also the size of the largest message: minutes of Opus, an hour's text, 9 s of
-msgpack's numbers."""
+"""Maximum bytes that are read ahead, and the size of the largest message: minutes of Opus, an hour of text,
+or 9 s of numbers in msgpack.
+"""
 
 COMING_BACK: Final = 4000
 """The close code of a peer that abandons the connection, but not its call."""
 
 LOOK_S: Final = 0.25
-"""Seconds between checks of a connection that is not read; its row is freed within a second."""
+"""Seconds between checks of a connection that is not being read, so that its row is freed within a second."""
 
 RECHECK_S: Final = 0.02
 """Seconds between checks of a congested connection: a quarter of a frame."""
@@ -55,7 +57,7 @@ AHEAD_S: Final = 0.5
 two."""
 
 HOLD_S: Final = 0.5
-"""Seconds for which a peer that is further ahead is not read."""
+"""Seconds for which a peer that is further ahead of its rates is not read."""
 
 AT_ONCE: Final = 8
 """Messages of one read, and messages ahead of a peer's rate, above which they wait for the next turn."""
@@ -64,7 +66,7 @@ FRAGMENT_MESSAGES: Final = 16
 """Messages that ``MAX_FRAGMENTS`` fragments count as: 2,000 fragments a second are read, in 4 ms."""
 
 SHORT_BYTES: Final = 125
-"""Bytes of a message with its length in the second byte of its frame: 20 ms of Opus at 48 kbit/s."""
+"""Maximum bytes of a message whose frame has its length in the second byte: 20 ms of Opus at 48 kbit/s."""
 
 CPU_SHARE: Final = 0.05
 """The fraction of a core for decoding one peer's messages; a peer that needs more is read more slowly."""
@@ -74,7 +76,7 @@ class Socket:
     """An upgraded WebSocket, or a TCP connection; used on the event loop only.
 
     With ``keeps_open`` it serves several calls, one after the other: the normal end of a call leaves it open.
-    ``idle_since_s``: the time since which no request has been in progress; None during one.
+    ``idle_since_s``: the time since which no request has been in progress; None during a request.
     """
 
     keeps_open = False
@@ -192,7 +194,7 @@ class Socket:
             return None
 
     def timed(self, decode: Callable[[M], T], message: M) -> T:
-        """The result of ``decode`` for a message; its processor time counts against the peer's share."""
+        """The result of ``decode`` for a message; its CPU time counts towards the peer's share."""
         began_s = time.thread_time()
         try:
             return decode(message)
@@ -254,7 +256,7 @@ class Socket:
     def taking_at_once(self, taker: Taker) -> Iterator[None]:
         """For the block, offer ``taker`` each message that arrives while a receiver waits.
 
-        A message that it takes wakes no task: that would cost more than the work on a packet of Opus.
+        A message that it takes does not wake a task, which would cost more than processing a packet of Opus.
         """
         self._taker = taker
         try:
@@ -350,7 +352,7 @@ class Socket:
         """Wait until ``room`` is set, or an interruption, or the peer has disconnected.
 
         A disconnect may follow messages for which there is no room. Therefore up to ``READ_AHEAD_BYTES`` and
-        a message are read ahead, and the connection is checked every ``LOOK_S``.
+        one message are read ahead, and the connection is checked every ``LOOK_S`` seconds.
         """
         has_room: asyncio.Future[Any] = asyncio.ensure_future(room.wait())
         try:
@@ -364,7 +366,7 @@ class Socket:
             has_room.cancel()
 
     async def while_connected(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do ``work``; it is cancelled by an interruption, or when the peer disconnects."""
+        """Await ``work``; an interruption, or the end of the connection, cancels it."""
         task, is_over = asyncio.ensure_future(work), asyncio.Event()
         task.add_done_callback(lambda _: is_over.set())
         try:
@@ -407,7 +409,9 @@ class Socket:
         self.ahead_bytes = 0
 
     def silent_s(self) -> float:
-        """Seconds since the last sign of life; 0 while reading is paused, and if none can be requested."""
+        """Seconds since the peer last sent anything; 0 while reading is paused, or if the protocol has no
+        pings.
+        """
         return 0.0 if self.is_paused or self._stream is not None else self._clock() - self.seen_s
 
     @property
@@ -463,7 +467,7 @@ class Socket:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether any bytes are unsent; a close may cut them off."""
+        """Whether any bytes are unsent; a close may lose them."""
         return self.unsent_bytes > 0
 
     @property
@@ -473,12 +477,12 @@ class Socket:
         return 0 if self._transport.is_closing() else self._transport.get_write_buffer_size()
 
     def stalled_s(self, since_s: float) -> float:
-        """Seconds by which the peer's last congestion delayed data that was ready at ``since_s``."""
+        """Seconds by which the peer's slow reading delayed data that was ready at ``since_s``."""
         start_s, end_s = self._last_stall_s
         return max(0.0, end_s - max(start_s, since_s))
 
     async def close(self, code: int, reason: str) -> None:
-        """Close with a code and a reason, after everything written before.
+        """Close with a code and a reason, after all data written before.
 
         The peer answers when it has read the close; its messages until then are discarded. A peer that does
         not answer in time is cut off.

@@ -12,7 +12,8 @@ from antiphon.serve.transport.frames import BINARY, FrameError
 SizeOf: TypeAlias = Callable[[bytearray], int | None]
 """The bytes of the first message in some bytes; None until more arrive.
 
-It raises a ProtocolError for bytes that are not the start of a message, or if the message is too long.
+The function raises a ProtocolError for bytes that are not the start of a message, or if the message is too
+long.
 """
 
 
@@ -36,16 +37,16 @@ class StreamReader:
     def feed(self, data: bytes) -> None:
         """Add bytes from the network; :meth:`next` returns the messages that they complete.
 
-        After a fault they are ignored.
+        After a fault the bytes are ignored.
         """
         if not self._is_broken:
             self._data += data
 
     def next(self) -> tuple[int, bytes] | None:
-        """The next message, as a WebSocket's reader returns it; None until more is fed.
+        """The next message, as a WebSocket's reader returns it; None until more bytes are fed.
 
         Raises:
-            FrameError: the peer violated the protocol; nothing more is read.
+            FrameError: the peer violated the protocol; no further message is read.
         """
         try:
             if self._size is None and self._data:

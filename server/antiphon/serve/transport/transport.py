@@ -15,19 +15,20 @@ Message: TypeAlias = bytes | str
 """A message in either direction: binary, or text."""
 
 MESSAGE_BYTES: Final = 256
-"""Bytes of memory that a message takes in addition to its content, at most: many small ones count, too."""
+"""Bytes of memory that a message takes in addition to its content, at most: many small messages count too."""
 
 FIN_RECEIVED: Final = (4, 5, 7, 8, 9, 11)
-"""Linux's states of a connection whose peer sends nothing more: its FIN or its RST has arrived."""
+"""The states of a connection, on Linux, whose peer sends nothing more: its FIN or RST has arrived."""
 
 Taker: TypeAlias = Callable[[Message], Message | None]
-"""Takes a message and returns the rest for the receiver, which also gets its errors."""
+"""Takes a message, and returns the part for the receiver; the receiver also gets its errors."""
 
 
 class Transport(Protocol):
     """Messages in both directions, with a limit for every wait; used on the event loop only.
 
-    ``seen_s`` is the time of the last sign of life, ``close_code`` the code that closed the connection.
+    ``seen_s`` is the time at which the peer last sent anything, ``close_code`` the code that closed the
+    connection.
     """
 
     seen_s: float
@@ -45,7 +46,7 @@ class Transport(Protocol):
 
     @property
     def has_unsent(self) -> bool:
-        """Whether any bytes are unsent; a close may cut them off."""
+        """Whether any bytes are unsent; a close may lose them."""
         ...
 
     async def receive_any(self) -> Message | None:
@@ -53,7 +54,7 @@ class Transport(Protocol):
         ...
 
     def timed(self, work: Callable[[M], T], message: M) -> T:
-        """The result of ``work`` for a message; its processor time counts against the peer's share."""
+        """The result of ``work`` for a message; its CPU time counts towards the peer's share."""
         ...
 
     def taking_at_once(self, taker: Taker) -> AbstractContextManager[None]:
@@ -73,11 +74,11 @@ class Transport(Protocol):
         ...
 
     def stalled_s(self, since_s: float) -> float:
-        """Seconds by which the peer's last congestion delayed data that was ready at ``since_s``."""
+        """Seconds by which the peer's slow reading delayed data that was ready at ``since_s``."""
         ...
 
     def silent_s(self) -> float:
-        """Seconds since the last sign of life; 0 while reading is paused."""
+        """Seconds since the peer last sent anything; 0 while reading is paused."""
         ...
 
     def ping(self) -> None:
@@ -99,7 +100,9 @@ def kept_bytes(message: Message) -> int:
 
 
 def peer_has_ended(transport: asyncio.Transport) -> bool:
-    """Whether the peer has ended its side, even if not all of its data was read. Only Linux reports it."""
+    """Whether the peer has closed its side, even if its data was not yet read completely. Only Linux reports
+    this.
+    """
     connection = transport.get_extra_info("socket")
     if connection is None or not hasattr(socket, "TCP_INFO"):
         return False

@@ -1,4 +1,4 @@
-"""From a request to a WebSocket (RFC 6455, section 4.2)."""
+"""Turns a request into a WebSocket (RFC 6455, section 4.2)."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ async def upgrade(
     """Upgrade a request: all further bytes go to the parser of its transport. Also returns the response.
 
     Raises:
-        web.HTTPBadRequest: it is no WebSocket request.
-        ConnectionResetError: the peer disconnected meanwhile.
+        web.HTTPBadRequest: the request is not for a WebSocket. ConnectionResetError: the peer disconnected
+        meanwhile.
     """
     response = switching_protocols(request, headers)
     await response.prepare(request)

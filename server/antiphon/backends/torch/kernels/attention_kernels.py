@@ -42,8 +42,8 @@ def attend_split(
 ):
     """One split of one place's key-value head, for the queries of its group: sums before the division.
 
-    ``IS_WHOLE``: it is the only split, so its output is the attention's; zeros for a place without a row. A
-    row has ``PAGES`` pages of ``PAGE`` slots, or, with 0, its ring in one piece.
+    ``IS_WHOLE``: it is the only split, so its output is the attention's; a place without a row gets zeros. A
+    row has ``PAGES`` pages of ``PAGE`` slots, or, if ``PAGES`` is 0, a contiguous ring.
     """
     split, kv_head, place = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     row, newest = tl.load(rows_ptr + place), tl.load(first_ptr + place) + (COUNT - 1)  # one load for both
@@ -107,7 +107,7 @@ def attend_split(
 
 @triton.jit
 def joined(parts_ptr, peaks_ptr, totals_ptr, part, is_used, WIDTH: tl.constexpr):
-    """Splits of one query into ``[WIDTH]``, all at once; zeros where no split is used."""
+    """Join the splits of one query into ``[WIDTH]``, all at once; zeros if no split is used."""
     column = tl.arange(0, WIDTH)
     peak = tl.load(peaks_ptr + part, mask=is_used, other=-1e30)
     total = tl.load(totals_ptr + part, mask=is_used, other=0.0)
@@ -136,7 +136,7 @@ def join_splits(
     SPLIT: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """The splits of one query into its output, all at once; zeros for a place without a row."""
+    """Join the splits of one query into its output, all at once; a place without a row gets zeros."""
     line_of_q, place = tl.program_id(0), tl.program_id(1).to(tl.int64)
     row, first = tl.load(rows_ptr + place), tl.load(first_ptr + place)
     filled = tl.minimum(first + COUNT, CAPACITY).to(tl.int32)

@@ -1,6 +1,6 @@
-"""Whether Triton kernels run: attention, and the operations between two products of a frame.
+"""Decides whether Triton kernels run a frame's attention and the operations between its matrix products.
 
-They need a GPU and a package that not every torch includes, so nothing of them is imported earlier.
+They need a GPU and a package that not every torch includes, so they are imported only when they are used.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from antiphon.backends.torch.modules.kv_forms import KVForm
 from antiphon.errors import UnsupportedError
 
 ATTENTION: Final = ("auto", "torch", "triton")
-"""The implementations of a frame; "auto" is the kernels if they can run, else torch's attention."""
+"""The implementations of a frame; "auto" means the kernels if they can run, else torch's attention."""
 
 DEVICES: Final = ("cuda",)
-"""Kinds of devices that run the kernels; in tests a CPU, which interprets them."""
+"""Kinds of devices that run the kernels; a CPU does so in tests, with Triton's interpreter."""
 
 LEAST_HEAD_DIM: Final[Mapping[KVForm, int]] = {
     KVForm.COMPUTE: 16,
@@ -30,11 +30,13 @@ LEAST_HEAD_DIM: Final[Mapping[KVForm, int]] = {
     KVForm.INT8_INT4: 32,
     KVForm.INT4: 64,
 }
-"""The narrowest heads that compile: a product of bytes sums at least 32, and 4-bit keys are two products."""
+"""Minimum head width for which the kernels compile: a product of bytes sums at least 32 values, and 4-bit
+keys are two products.
+"""
 
 MOST_POSITIONS: Final = 8192
-"""Longest past and frame of a convolution together: a program holds a channel's in registers. A frame of Mimi
-has 1,920 elements; a prompt read in one pass has more.
+"""Maximum length of a convolution's past and frame together; a program holds those of one channel in
+registers. A frame of Mimi has 1,920 elements; a prompt read in one pass has more.
 """
 
 
@@ -45,9 +47,9 @@ def has_triton() -> bool:
 
 
 def is_fused(attention: str, device: torch.device, head_dim: int, kv: KVForm) -> bool:
-    """Whether one frame runs on Triton kernels: its attention, and every other operation that has one.
+    """Whether Triton kernels run one frame: its attention, and every other operation that has a kernel.
 
-    ``kv`` is the format of the keys and values that it reads.
+    ``kv`` is the format of the keys and values.
 
     Raises:
         UnsupportedError: the kernels were requested, and :func:`missing_for_kernels` returns a reason.
@@ -61,8 +63,7 @@ def is_fused(attention: str, device: torch.device, head_dim: int, kv: KVForm) ->
 
 
 def missing_for_kernels(device: torch.device, head_dim: int, kv: KVForm) -> list[str]:
-    """The missing requirements of the kernels, as text: a GPU that is new enough, Triton, a width of
-    heads."""
+    """What the kernels lack, as text: a new enough GPU, Triton, or a supported head width."""
     capability, least = LEAST_CAPABILITY, LEAST_HEAD_DIM[kv]
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)

@@ -19,9 +19,10 @@ def whole(values):
 
 @triton.jit
 def as_limbs(values, largest, line):
-    """Split a row ``[N]`` of values up to ``largest`` into int8 ``[16, N]``: 127ths in line 0, the rest in 1.
+    """Split a row ``[N]`` of values up to ``largest`` into int8 ``[16, N]``: line 0 counts 127ths of
+    ``largest``, line 1 the rest.
 
-    Line 1 counts in 254ths of line 0's unit, so both together have 15 bits; other lines are 0.
+    The unit of line 1 is 1/254 of line 0's, so both together have 15 bits; other lines are 0.
     """
     wide = values * (127.0 / largest)
     high = whole(wide)
@@ -69,12 +70,12 @@ def attend_limbs(
     ROUNDED_WIDTH: tl.constexpr,
     ROUNDED_BLOCK: tl.constexpr,
 ):
-    """One split for one query. A row has ``PAGES`` pages of ``PAGE`` slots; V's are transposed: ``[WIDTH,
-    PAGE]``.
+    """Attend with one query to one split of the ring. A row has ``PAGES`` pages of ``PAGE`` slots; pages of V
+    are transposed: ``[WIDTH, PAGE]``.
 
     A query's last split joins all splits; a place's last query rounds all queries, if requested. A place has
     one ticket per query and one more. The query and the softmax weights are two limbs each, in the first two
-    of the sixteen rows that a matrix unit needs. Therefore no element is converted separately. A byte of
+    of the sixteen rows that a matrix unit needs. No element is therefore converted separately. A byte of
     packed keys or values has columns c and c + WIDTH / 2: each half is a separate product, and the factor of
     16 is part of a scale.
     """

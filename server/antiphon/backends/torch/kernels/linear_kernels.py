@@ -10,7 +10,9 @@ import triton.language as tl
 
 @triton.jit
 def rounded(values, scale):
-    """Float32 values over their scale, to the nearest of -127 .. 127, halves to even, as torch.round."""
+    """Divide float32 values by their scale and round to the nearest of -127 .. 127, halves to even, like
+    torch.round.
+    """
     whole = tl.div_rn(values, scale)
     whole = (whole + 12582912.0) - 12582912.0  # 1.5 * 2^23: no fraction remains at that size
     return tl.clamp(whole, -127.0, 127.0).to(tl.int8)
@@ -38,7 +40,7 @@ def gated(x, value, dtype):
 def is_last(ticket_ptr, programs):
     """Whether all other programs with this ticket have arrived; then their stores can be read.
 
-    The ticket is 0 before the first and after the last of them.
+    The ticket is 0 before the first program and after the last one.
     """
     tl.debug_barrier()  # a release by one thread covers the stores of all the program's threads
     before = tl.atomic_add(ticket_ptr, 1, sem="acq_rel", scope="gpu")
@@ -84,7 +86,9 @@ def prepare_rows(
     IS_GATED: tl.constexpr,
     IS_ROUNDED: tl.constexpr,
 ):
-    """One row of a linear's input: normed, or gated with SiLU, or unchanged; rounded to INT8 or not."""
+    """Prepare one row of a linear's input: normed, gated with SiLU, or unchanged; then rounded to INT8 or
+    not.
+    """
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     is_inside = column < WIDTH
@@ -122,7 +126,7 @@ def embed_rows(
     BLOCK: tl.constexpr,
     IS_ADDED: tl.constexpr,
 ):
-    """A piece of one token's entry in a table, plus an addend; -1 has no entry, and gets zeros."""
+    """One piece of a token's entry in a table, plus an addend. Token -1 has no entry and gets zeros."""
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.program_id(1).to(tl.int64)
     token = tl.load(token_ptr + row)
@@ -145,7 +149,8 @@ def embed_streams(
     STREAMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A piece of the sum of one place's tokens, ``[n, 1 + STREAMS]`` with text first; -1 adds nothing.
+    """One piece of the sum of a place's token entries, ``[n, 1 + STREAMS]`` with text first; token -1 adds
+    nothing.
 
     The audio streams' tables are stored one after the other.
     """
@@ -177,7 +182,7 @@ def mean_squares(
     LANES: tl.constexpr = 128,
     HALVINGS: tl.constexpr = 6,
 ):
-    """``mean_square`` of several rows at once, with the same bits."""
+    """``mean_square`` of several rows at once, bit-identical to it."""
     lane = tl.arange(0, LANES)
     at = x_ptr + tl.minimum(place, count - 1).to(tl.int64)[:, None] * row_stride + lane[None, :]
     total = tl.zeros((PLACES, LANES), tl.float32)
@@ -206,9 +211,10 @@ def multiply_rows(
     BLOCK: tl.constexpr,
     IS_ADDED: tl.constexpr,
 ):
-    """A tile of int8 rows times int8 weight: exact in int32, scaled back in float32, a residual added.
+    """Multiply a tile of int8 rows by int8 weights, exactly in int32; scale back in float32 and add a
+    residual.
 
-    Tiles of the same columns are neighbours, so that all but the first have the weight in the cache.
+    Tiles of the same columns are neighbours, so that all but the first find the weight in the cache.
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -236,7 +242,8 @@ def multiply_rows(
 
 @triton.jit
 def low_products(rows, packed):
-    """Int8 ``[K, N]`` times the first of two numbers of 4 bits in each int8 ``[M, N]``: int32 ``[K, M]``.
+    """Multiply int8 ``[K, N]`` by the first of the two 4-bit numbers in each byte of ``[M, N]``: int32 ``[K,
+    M]``.
 
     It uses only masks: LLVM compiles masks to operations on four bytes, but shifts to one for each byte.
     """
@@ -264,7 +271,7 @@ def multiply_pairs(
     """A tile of int8 rows times INT4 weight in pairs of blocks (:meth:`Int4Linear.pair`).
 
     Each block's product is exact in int32, then scaled and added in float32, block by block. ``TURN``, a
-    divisor of ``pairs``, is how many are in one turn of the loop.
+    divisor of ``pairs``, is the number of pairs in one iteration of the loop.
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -317,8 +324,8 @@ def input_tile(
 ):
     """Float32 ``[PLACES, BLOCK]`` of some rows, normed and rounded to their dtype, or unchanged.
 
-    ``IS_SPREAD``: each thread reads its part of alpha, without waiting for another; else it is read once,
-    which needs less shared memory while other loads are in flight.
+    With ``IS_SPREAD`` each thread reads its part of alpha without waiting for another thread. Otherwise alpha
+    is read once, which needs less shared memory while other loads are in flight.
     """
     is_inside = (place < count)[:, None] & (depth < DEPTH)[None, :]
     at = x_ptr + place.to(tl.int64)[:, None] * row_stride + depth[None, :]
@@ -353,11 +360,11 @@ def make_and_multiply(
     IS_ADDED: tl.constexpr,
     IS_GATED: tl.constexpr,
 ):
-    """The results of ``prepare_rows`` and ``multiply_rows``, in one launch, for at most PLACES rows.
+    """The work of ``prepare_rows`` and ``multiply_rows`` in one launch, for at most PLACES rows.
 
-    Each program prepares all rows, as int8, for its own columns; a tile of ROWS, the smallest of its units,
-    has each of them ROWS // PLACES times. ``IS_GATED``: the weight has 2 * columns rows, and the output is
-    SiLU of the first half times the second.
+    Each program prepares all rows, as int8, for its own columns. A tile has ROWS rows, the smallest number
+    that a matrix unit takes, so each row is in it ROWS // PLACES times. ``IS_GATED``: the weight has 2 *
+    columns rows, and the output is SiLU of the first half times the second.
     """
     TIMES: tl.constexpr = ROWS // PLACES  # noqa: N806
     place = tl.arange(0, PLACES)

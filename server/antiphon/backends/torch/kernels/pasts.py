@@ -29,7 +29,9 @@ def join_past(
     CHANNELS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Some channels of one place: its row's past, then the input; the end of both is the new past."""
+    """Join the past of some channels of one place's row with the input; the end of both becomes the new
+    past.
+    """
     place = tl.program_id(1).to(tl.int64)
     channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     position = tl.arange(0, BLOCK)[None, :]
@@ -49,7 +51,9 @@ def join_past(
 
 
 def joined_past(past: Tensor, at: Tensor, x: Tensor) -> Tensor:
-    """Rows ``at [n]`` of ``past [rows, C, P]`` and ``x [n, C, T]``: ``[n, C, P + T]``; the past advances."""
+    """Join rows ``at [n]`` of ``past [rows, C, P]`` with ``x [n, C, T]`` to ``[n, C, P + T]``, and store the
+    new past.
+    """
     (places, channels, length), kept = x.shape, past.shape[2]
     out = x.new_empty(places, channels, kept + length)
     block = triton.next_power_of_2(kept + length)

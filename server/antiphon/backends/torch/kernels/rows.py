@@ -1,9 +1,9 @@
-"""Linear layers on a GPU in two launches: one kernel prepares the input's rows, one multiplies. A few rows
-need one launch: every program prepares them again, which costs less than another launch.
+"""Linear layers on a GPU in two launches: one kernel prepares the input's rows, one multiplies. For a few
+rows one launch is enough: every program prepares all rows, which costs less than a second launch.
 
-The integers are those of :mod:`antiphon.backends.torch.quantised`: rows are rounded where they are computed
-(after a norm, a gate, an attention), and the product is scaled back, and a residual added, in the kernel that
-multiplies: no int32 leaves the registers.
+Rounding is that of :mod:`antiphon.backends.torch.quantised`. A kernel that computes rows (a norm, a gate, an
+attention) also rounds them. The kernel that multiplies also scales the product back and adds the residual, so
+no int32 leaves the registers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ from antiphon.backends.torch.quantised import Int4Linear, Int8Linear
 from antiphon.models.costs import makes_rows, paired_tile_of, tile_of
 
 MANY_ELEMENTS = 8192
-"""Elements of a row from which a program has 32 warps instead of 8: with 8 it has 1,400 instructions."""
+"""Row length from which a program has 32 warps instead of 8. With 8 warps such a row would take 1,400
+instructions.
+"""
 
 PIECE = 1024
 """Elements of a program of the simplest kernels."""
@@ -43,10 +45,11 @@ PIECE = 1024
 
 @dataclass(frozen=True, slots=True)
 class LinearInput:
-    """A linear's input: ``values [n, in]``, int8 with ``scale`` float32 ``[n]``, or unrounded with None.
+    """A linear's input: ``values [n, in]``, int8 with ``scale`` float32 ``[n]``, or unrounded with ``scale``
+    None.
 
-    ``dtype`` is their dtype, or that before rounding. ``is_unmade``: the product applies the ``norm``, if
-    there is one, and the rounding.
+    ``dtype`` is the dtype of the values before any rounding. ``is_unmade``: the kernel of the product applies
+    the ``norm``, if there is one, and the rounding.
     """
 
     values: Tensor
@@ -75,14 +78,16 @@ def _makes(x: Tensor, linear: nn.Module) -> bool:
 
 
 def plain_rows(x: Tensor, linear: nn.Module) -> LinearInput:
-    """Rows ``[n, in]`` for a linear: one launch if there are many and it needs them rounded, else none."""
+    """Prepare rows ``[n, in]`` for a linear: in one launch if there are many and it needs them rounded, else
+    in none.
+    """
     if not rounds(linear):
         return LinearInput(x, None, x.dtype)
     return _unmade(x) if _makes(x, linear) else _prepared(x, x.shape[1], is_rounded=True)
 
 
 def normed_rows(x: Tensor, norm: nn.Module, linear: nn.Module) -> LinearInput:
-    """Rows ``[n, in]``, normed, for a linear: at most one launch for the norm of our models."""
+    """Prepare normed rows ``[n, in]`` for a linear; the norm of our models needs at most one launch."""
     if isinstance(norm, RMSNorm) and norm.in_float32:
         if _makes(x, linear):
             return _unmade(x, norm)
@@ -91,7 +96,9 @@ def normed_rows(x: Tensor, norm: nn.Module, linear: nn.Module) -> LinearInput:
 
 
 def widened_rows(block: GatedFeedForward, rows: LinearInput) -> LinearInput:
-    """Rows of ``linear_in`` to those of ``linear_out``: the product gates a few rows; more need a launch."""
+    """Turn rows of ``linear_in`` into rows of ``linear_out``. The product gates a few rows; more rows need a
+    launch.
+    """
     if rows.is_unmade and block.activation is functional.silu and rounds(block.linear_out):
         assert isinstance(block.linear_in, Int8Linear)
         return plain_rows(_made_and_multiplied(block.linear_in, rows, is_gated=True), block.linear_out)
@@ -99,7 +106,7 @@ def widened_rows(block: GatedFeedForward, rows: LinearInput) -> LinearInput:
 
 
 def gated_rows(projected: Tensor, block: GatedFeedForward) -> LinearInput:
-    """Both halves ``[n, 2 * hidden]`` to the gated rows of ``linear_out``: one launch for SiLU."""
+    """Turn both halves ``[n, 2 * hidden]`` into the gated rows of ``linear_out``; SiLU needs one launch."""
     linear, hidden = block.linear_out, projected.shape[1] // 2
     if block.activation is functional.silu:
         return _prepared(projected, hidden, is_gated=True, is_rounded=rounds(linear))
@@ -108,7 +115,7 @@ def gated_rows(projected: Tensor, block: GatedFeedForward) -> LinearInput:
 
 
 def empty_rows(like: Tensor) -> LinearInput:
-    """Memory for rounded rows of a shape, which a kernel before the product writes."""
+    """Memory for rounded rows of a shape; the kernel before the product fills it."""
     scales = like.new_empty(like.shape[0], dtype=torch.float32)
     return LinearInput(like.new_empty(like.shape, dtype=torch.int8), scales, like.dtype)
 
@@ -168,7 +175,7 @@ def multiply(
     dtype: torch.dtype,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Int8 ``[n, in]`` times the weight, to ``[n, out]`` in ``dtype``, which is the residual's."""
+    """Int8 ``[n, in]`` times the weight, to ``[n, out]`` in ``dtype``, the dtype of the residual."""
     (count, depth), columns = values.shape, linear.out_features
     out = values.new_empty(count, columns, dtype=dtype)
     added = out if residual is None else residual.contiguous()
@@ -214,7 +221,9 @@ def _made_and_multiplied(
 
 
 def embedded(embedding: TokenEmbedding, tokens: Tensor, added: Tensor | None = None) -> Tensor:
-    """Int64 tokens ``[n]`` to ``[n, dim]``, plus ``added [n, dim]``; two streams in one use torch."""
+    """Embed int64 tokens ``[n]`` as ``[n, dim]``, plus ``added [n, dim]``. A table for tokens that combine
+    two uses torch.
+    """
     if embedding.out1 is not None:
         found: Tensor = embedding(tokens)
         return found if added is None else found + added
@@ -229,7 +238,7 @@ def embedded(embedding: TokenEmbedding, tokens: Tensor, added: Tensor | None = N
 
 
 def embedded_streams(audio: StreamEmbeddings, text: TokenEmbedding, tokens: Tensor) -> Tensor:
-    """Int64 tokens ``[n, 1 + streams]``, text first, to the sum of their entries ``[n, dim]``."""
+    """Embed int64 tokens ``[n, 1 + streams]``, text first, as the sum of their entries ``[n, dim]``."""
     table, count = audio.weight, tokens.shape[0]
     out = table.new_empty(count, table.shape[1])
     embed_streams[(triton.cdiv(table.shape[1], PIECE), count)](

@@ -27,7 +27,7 @@ def write_window(
     TICKETS: tl.constexpr,
     TICKETS_BLOCK: tl.constexpr,
 ):
-    """One place: its row advances by COUNT positions; returns the first, their slots and turns, and
+    """Advance one place's row by COUNT positions; write the first position, the slots and rotations, and
     tickets of 0.
 
     Cosine and sine ``[n, COUNT, HALF]`` are those of ``rope.py``. Places without a row share a row of
@@ -56,7 +56,9 @@ def write_window(
 
 @triton.jit
 def kept_in(x, step, WIDTH: tl.constexpr, IS_PACKED: tl.constexpr):
-    """Float32 ``[WIDTH]`` as int8, or two a byte: elements c and c + WIDTH / 2 in ``[WIDTH / 2]``."""
+    """Float32 ``[WIDTH]`` as int8, or as two values a byte: elements c and c + WIDTH / 2 in ``[WIDTH /
+    2]``.
+    """
     kept = rounded(x, step)
     if IS_PACKED:
         half = tl.arange(0, 2)[:, None]
@@ -93,11 +95,12 @@ def turn_and_write(
     PAGES: tl.constexpr,
     PAGE: tl.constexpr,
 ):
-    """One head of one position of a place, of queries, then keys, then values: bounded, turned, and written.
-    A place has COUNT consecutive positions.
+    """Bound, rotate and write one head of one position of a place. Heads of queries come first, then keys,
+    then values. A place has COUNT consecutive positions.
 
-    A place without a row writes nothing. A row has ``PAGES`` pages of ``PAGE`` slots, or, with 0, its ring in
-    one piece; a rounded ring is in pages, its values transposed, in 8 bits or packed in 4.
+    A place without a row writes nothing. A row has ``PAGES`` pages of ``PAGE`` slots, or, if ``PAGES`` is 0,
+    a contiguous ring. A rounded ring is always in pages, with its values transposed, in 8 bits or packed in
+    4.
     """
     head, line = tl.program_id(0), tl.program_id(1).to(tl.int64)
     place, turn = line // COUNT, line % COUNT
@@ -172,8 +175,9 @@ def attend_steps(
     IS_ROUNDED: tl.constexpr,
     ROUNDED_BLOCK: tl.constexpr,
 ):
-    """One head of one row: attend to the earlier steps, kept in ``past [n, 2, kv_heads, STEPS, WIDTH]``,
-    and to this one, whose key and value are added to them. A row's last head rounds all of them.
+    """Let one head of one row attend to the earlier steps, in ``past [n, 2, kv_heads, STEPS, WIDTH]``, and to
+    this step, and add this step's key and value to ``past``. The program of a row's last head rounds all
+    heads.
     """
     head, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     kv_heads: tl.constexpr = HEADS // GROUP

@@ -1,15 +1,15 @@
-"""Transformer layers of one frame on a GPU, as a few kernels each, and decode attention over the KV ring.
+"""Transformer layers of one frame on a GPU, each as a few kernels, and decode attention over the KV ring.
 
-The arithmetic is that of ``transformer.py`` and ``lm.py``, whose modules it runs: nine launches for a layer
-over a ring in INT8 (six for up to four rows, ten in full precision), twelve for one of Mimi's, and eight for
-one of the depformer (six for up to sixteen rows, five for four).
+The arithmetic is that of ``transformer.py`` and ``lm.py``, whose modules it runs. A layer over an INT8 ring
+takes nine launches (six for up to four rows, ten in full precision), a layer of Mimi twelve, and a layer of
+the depformer eight (six for up to sixteen rows, five for up to four).
 
-Decode attention is two Triton kernels, in the ring's dtype or its INT8. Flash-Decoding (Dao et al. 2023): the
-ring is cut into splits, each with a softmax of its own. A second kernel joins several splits; for an INT8
-ring the last split does, and the last query rounds its place's row. Rows are read in place in the ring, up to
-each one's filled length; a place without a row reads nothing. Integer matrix units multiply an INT8 ring, one
-program per query: queries that share a key-value head share its keys through the cache.
-``TRITON_INTERPRET=1`` runs the same kernels on a CPU, slowly.
+Decode attention is two Triton kernels, for a ring in a float dtype or in INT8. As in Flash-Decoding (Dao et
+al. 2023), the ring is cut into splits, and each split has its own softmax. A second kernel joins the splits.
+For an INT8 ring the program of the last split joins them, and the program of the last query rounds the row of
+its place. Each row is read in place in the ring, up to its filled length; a place without a row reads
+nothing. Integer matrix units multiply an INT8 ring, one program per query: queries that share a key-value
+head share its keys through the cache. ``TRITON_INTERPRET=1`` runs the same kernels on a CPU, slowly.
 """
 
 from __future__ import annotations
@@ -64,14 +64,15 @@ SPLIT_SLOTS = 256
 """Ring slots in one split: at batch 1, 3000 slots of 32 heads make 384 programs, enough to fill a GPU."""
 
 BLOCK_BYTES = 16384
-"""Bytes of keys in one tile: two stages of keys and values fit into the 99 KiB of a program on the smaller
-GPUs."""
+"""Bytes of keys in one tile: two stages of keys and values fit into 99 KiB, the shared memory of a program on
+smaller GPUs.
+"""
 
 MOST_BLOCK_SLOTS = 64
-"""The most ring slots in one tile."""
+"""Maximum number of ring slots in one tile."""
 
 LEAST_QUERIES = 16
-"""Rows of a tile of queries: the minimum of the matrix units, for any number of queries."""
+"""Rows of a tile of queries: the minimum of the matrix units, however few queries there are."""
 
 
 def block_slots_of(width: int, element_bytes: int) -> int:
@@ -80,7 +81,9 @@ def block_slots_of(width: int, element_bytes: int) -> int:
 
 
 def new_tickets(places: int, queries: int, device: torch.device) -> Tensor:
-    """Tickets for the queries of each place, all 0: the program that takes the last one finishes the work."""
+    """Tickets for the queries of each place, all 0: the program that takes the last ticket finishes the
+    work.
+    """
     return torch.zeros(places, queries + 1, dtype=torch.int32, device=device)
 
 
@@ -99,14 +102,14 @@ def decode_attention(
     """Attend to a ring into which this pass's own T positions have been written: ``[n, H, T, D]``.
 
     ``q [n, H, T, D]``; ``first`` int64 ``[n]``, contiguous, is the position of each row's first query.
-    ``rows`` int64 ``[n]``, contiguous, is each one's place in the ring; -1 is no row, and gets zeros.
-    ``length``: no row has more filled slots. D is a power of two from LEAST_HEAD_DIM. ``split_slots`` is a
-    multiple of ``block_slots``. For a ring in pages it is a power of two and at least PAGE_SLOTS. If
-    ``block_slots`` is None, the size is chosen for the GPU; for an INT8 ring it is always PAGE_SLOTS. Query t
-    attends to the ring up to its own position, as with :meth:`KVRing.read` and the mask of a Window
-    (``transformer.py``). For an INT8 ring, ``tickets`` come from :func:`new_tickets` for ``H * T`` queries
-    (None: made here, in a launch), and ``rounded`` receives one query's output ``[n, H * D]`` in INT8 too,
-    with its scales ``[n]``.
+    ``rows`` int64 ``[n]``, contiguous, is the ring's row at each place; -1 means no row, and the place gets
+    zeros. ``length`` is at least the number of filled slots of any row. D is a power of two from
+    LEAST_HEAD_DIM. ``split_slots`` is a multiple of ``block_slots``. For a ring in pages it is a power of two
+    and at least PAGE_SLOTS. If ``block_slots`` is None, the size is chosen for the GPU; for an INT8 ring it
+    is always PAGE_SLOTS. Query t attends to the ring up to its own position, as with :meth:`KVRing.read` and
+    the mask of a Window (``transformer.py``). For an INT8 ring, ``tickets`` come from :func:`new_tickets` for
+    ``H * T`` queries (None: made here, in a launch), and ``rounded`` receives one query's output ``[n, H *
+    D]`` in INT8 too, with its scales ``[n]``.
     """
     places, heads, count, width = q.shape
     kv_heads, capacity = ring.k.shape[1], ring.capacity
@@ -165,7 +168,7 @@ class FrameWindow:
 def open_window(
     name: str, config: TransformerConfig, compute: Compute, step: PackedStep, count: int, length: int
 ) -> FrameWindow:
-    """Advance the transformer of this name by ``count`` positions, in one launch."""
+    """Advance the transformer of this name by ``count`` positions, in one launch, and return its window."""
     at, half = step.at, config.head_dim // 2
     places, has_turn = len(at), config.rope != "none"
     first, slots = at.new_empty(places), at.new_empty(places, count)
@@ -184,7 +187,7 @@ def open_window(
 
 
 def layer_step(layer: TransformerLayer, x: Tensor, step: PackedStep, window: FrameWindow) -> Tensor:
-    """One layer and one frame of each place: ``[n, T, dim]`` to the same; rings are written."""
+    """Run one layer over one frame of each place, ``[n, T, dim]`` to the same shape; rings are written."""
     attention, flat = layer.self_attn, x.flatten(0, 1)
     rows = normed_rows(flat, layer.norm1, attention.in_proj)
     q = queries(attention, linear_rows(attention.in_proj, rows), step, window)
@@ -208,7 +211,7 @@ def layer_step(layer: TransformerLayer, x: Tensor, step: PackedStep, window: Fra
 
 
 def tokens_embedded(audio: StreamEmbeddings, text: TokenEmbedding, tokens: Tensor) -> Tensor:
-    """Int64 ``[n, 1 + streams]``, text first, to the sum of their entries ``[n, dim]``."""
+    """Embed int64 ``[n, 1 + streams]``, text first, as the sum of their entries ``[n, dim]``."""
     if text.low_rank is not None or text.out1 is not None:
         summed: Tensor = audio(tokens[:, 1:]) + text(tokens[:, 0])
         return summed
@@ -216,7 +219,7 @@ def tokens_embedded(audio: StreamEmbeddings, text: TokenEmbedding, tokens: Tenso
 
 
 def normed(x: Tensor, norm: nn.Module) -> Tensor:
-    """``[n, dim]``, normed: one launch for the norm of our models."""
+    """Apply a norm to ``[n, dim]``; the norm of our models needs one launch."""
     return normed_rows(x, norm, nn.Identity()).values
 
 

@@ -27,8 +27,8 @@ def weigh_words(
     PIECE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A piece of one place's text logits: recent words penalised, over its temperature, with padding's
-    bonus.
+    """Weigh one piece of a place's text logits: penalise recent words, divide by the temperature, add the
+    padding bonus.
 
     ``recent [rows, WORDS]`` has the newest word last; the last ``context`` of them count.
     """
@@ -53,7 +53,8 @@ def weigh_words(
 
 @triton.jit
 def remember_words(token_ptr, recent_ptr, at_ptr, padding, end_padding, initial, WORDS: tl.constexpr):
-    """Append one place's token to its recent words and drop the oldest; some tokens are not words.
+    """Append one place's token to its recent words and drop the oldest; tokens that are not words are
+    skipped.
 
     A warp reads all words before it writes one.
     """
@@ -70,7 +71,7 @@ def remember_words(token_ptr, recent_ptr, at_ptr, padding, end_padding, initial,
 
 @triton.jit
 def scaled_logits(logits_ptr, token, vocabulary, inverse):
-    """Logits times ``inverse``, float32; NaN and values outside are the lowest."""
+    """Logits times ``inverse``, float32. NaN, and entries outside of the vocabulary, get the lowest value."""
     lowest = float("-inf")
     t = tl.load(logits_ptr + token, mask=token < vocabulary, other=lowest).to(tl.float32) * inverse
     t = tl.where(t == t, t, lowest)
@@ -79,14 +80,14 @@ def scaled_logits(logits_ptr, token, vocabulary, inverse):
 
 @triton.jit
 def key_of(t):
-    """Float32 to uint32 in the same order."""
+    """Map float32 to uint32 in the same order."""
     bits = t.to(tl.int32, bitcast=True)
     return tl.where(bits < 0, ~bits, bits ^ -2147483648).to(tl.uint32, bitcast=True)
 
 
 @triton.jit
 def gumbel_noise(seed, frame, stream, token):
-    """Gumbel noise float32 of some tokens of a stream, each from its word of a block of Philox."""
+    """Gumbel noise float32 of some tokens of a stream, each computed from one word of a Philox block."""
     zero = tl.zeros_like(token).to(tl.uint32)
     low, high = (frame & 0xFFFFFFFF).to(tl.uint32), (frame >> 32).to(tl.uint32)
     w0, w1, w2, w3 = philox(seed, zero + low, zero + high, zero + stream, token // 4)
@@ -123,9 +124,9 @@ def choose_tokens(
     """One row's token: the largest of its top k after adding noise, or the largest of all if greedy.
 
     The k-th largest is found bit by bit, as the greatest bound that k logits still reach, until exactly k do.
-    Those are listed, PIECE of the vocabulary at a time, after their count ``list [rows, 1 + BLOCK]``, and
-    noise is drawn for them only, NOISY at a time. ``IS_SCALED``: logits are already divided by their
-    temperature.
+    These k tokens are listed, PIECE entries of the vocabulary at a time, in ``list [rows, 1 + BLOCK]``, which
+    begins with their count. Noise is drawn only for them, NOISY at a time. ``IS_SCALED``: logits are already
+    divided by their temperature.
     """
     row = tl.program_id(0).to(tl.int64)
     logits_at = logits_ptr + row * logits_row_stride
@@ -198,7 +199,7 @@ def hear_tokens(
     CAPACITY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One place: its input goes into its row's ring, and every stream's input of the model is returned."""
+    """For one place, write its input into its row's ring, and return the model's input of every stream."""
     place = tl.program_id(0).to(tl.int64)
     stream = tl.arange(0, BLOCK)
     is_stream = stream < STREAMS
@@ -231,7 +232,7 @@ def say_tokens(
     CAPACITY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One place: its output goes into its row's ring, and the complete frame is returned."""
+    """For one place, write its output into its row's ring, and return the complete frame."""
     place = tl.program_id(0).to(tl.int64)
     stream = tl.arange(0, BLOCK)
     is_said = stream < GENERATED

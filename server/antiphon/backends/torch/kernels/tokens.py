@@ -1,5 +1,5 @@
-"""Tokens by Triton kernels, with the rules of ``docs/sampling.md`` and of ``sampling.py``, with noise for the
-candidates only.
+"""Chooses tokens with Triton kernels, by the rules of ``docs/sampling.md`` and ``sampling.py``; noise is
+drawn only for candidates.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from antiphon.backends.torch.kernels.token_kernels import (
 )
 
 MOST_TOKENS = 32768
-"""The largest vocabulary for a program's registers: 32 tokens per thread, of 32 warps."""
+"""Maximum vocabulary that fits into a program's registers: 32 tokens per thread, with 32 warps."""
 
 NOISY_PER_WARP = 32
-"""Candidates for which noise is drawn at once, one per thread."""
+"""Candidates for which noise is drawn at once, one for each thread."""
 
 TOKENS_PER_WARP = 256
-"""Tokens of a vocabulary per warp of a program, of 8 to 32 warps."""
+"""Tokens per warp of a program, which has 8 to 32 warps."""
 
 PIECE = 8192
-"""Tokens that a program compares together once it has the bound of the top k: 8 per thread."""
+"""Tokens that a program compares together once it knows the lowest logit of the top k: 8 per thread."""
 
 WORDS_PIECE, WEIGHED = 8, 256
 """Recent words, and tokens, that a program compares at once."""
@@ -38,7 +38,7 @@ WORDS_PIECE, WEIGHED = 8, 256
 class Draw:
     """The sampling values of a stream's tokens, one per row ``[n]``: see :func:`sampling.choose`.
 
-    ``seed`` and ``frame`` int64 are those of the noise.
+    ``seed`` and ``frame``, int64, determine the noise.
     """
 
     temperature: Tensor
@@ -48,9 +48,10 @@ class Draw:
 
 
 def chosen_tokens(logits: Tensor, inverse: Tensor | None, draw: Draw, stream: int) -> Tensor:
-    """A token per row: logits ``[n, V]`` times ``inverse [n]``, of a stream of noise, to int64 ``[n]``.
+    """Choose a token for each row, int64 ``[n]``, from logits ``[n, V]`` times ``inverse [n]`` and a stream
+    of noise.
 
-    V is at most MOST_TOKENS. ``inverse`` None: they are already multiplied.
+    V is at most MOST_TOKENS. If ``inverse`` is None, the logits are already multiplied.
     """
     rows, vocabulary = logits.shape
     assert logits.stride(1) == 1
@@ -72,9 +73,9 @@ def warps_of(block: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TextWeights:
-    """The weights of text: ``recent`` int64 ``[rows, W]``, of which ``at [n]`` are the places' rows.
+    """The weights of text. ``recent`` is int64 ``[rows, W]``; ``at [n]`` is the row of each place.
 
-    The others are parameters of places, ``[n]``; ``padding`` is the token with the bonus.
+    The other arrays are parameters of the places, ``[n]``; ``padding`` is the token that gets the bonus.
     """
 
     recent: Tensor
@@ -88,8 +89,9 @@ class TextWeights:
 
 
 def weighed_text(logits: Tensor, words: TextWeights) -> Tensor:
-    """Logits ``[n, V]`` to float32 ``[n, V]``: penalised, divided by their temperature, padding's bonus
-    added."""
+    """Weigh logits ``[n, V]``: penalise recent words, divide by the temperature, add the padding bonus;
+    float32 ``[n, V]``.
+    """
     rows, vocabulary = logits.shape
     assert logits.stride(1) == 1
     out = torch.empty(rows, vocabulary, device=logits.device)
@@ -111,9 +113,10 @@ def remember(tokens: Tensor, words: TextWeights, end_padding: int, initial: int)
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """A delay cache: ``tokens`` int64 ``[rows, K, capacity]``, ``at [n]`` the places' rows of it.
+    """A delay cache: ``tokens`` int64 ``[rows, K, capacity]``; ``at [n]`` is the row of each place.
 
-    ``delays [K]`` and ``initial [K]`` are its streams', of which the first ``generated`` are the model's own.
+    ``delays [K]`` and ``initial [K]`` belong to the streams; the first ``generated`` streams are the model's
+    own.
     """
 
     tokens: Tensor
@@ -124,7 +127,9 @@ class Delayed:
 
 
 def heard_tokens(cache: Delayed, rows: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
-    """See :meth:`antiphon.backends.torch.generation.DelayCache.heard`; ``rows [n]`` is NO_ROW for none."""
+    """See :meth:`antiphon.backends.torch.generation.DelayCache.heard`; ``rows [n]`` is NO_ROW at a place
+    without a row.
+    """
     places, streams, capacity = codes.shape[0], *cache.tokens.shape[1:]
     out = offsets.new_empty(places, streams, 1)
     hear_tokens[(places,)](

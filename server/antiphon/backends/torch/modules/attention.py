@@ -1,4 +1,6 @@
-"""Attention over a ring of its own past and over a voice, and the layers of both transformers."""
+"""Attention over a ring of past keys and values, attention to a voice, and the layers of both
+transformers.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ from antiphon.models.architecture import DepformerConfig, TransformerConfig
 class RingView:
     """The ring of all rows: ``k``, ``v`` ``[S, H, capacity, D]``.
 
-    If ``pages`` is a table, int32 ``[S, pages of a row]``, ``k`` and ``v`` hold pages, ``[pages, H,
-    PAGE_SLOTS, D]``. A rounded ring always has pages. Its ``v`` is ``[pages, H, D, PAGE_SLOTS]``; its
+    If ``pages`` is a table, int32 ``[S, pages of a row]``, then ``k`` and ``v`` consist of pages, ``[pages,
+    H, PAGE_SLOTS, D]``. A rounded ring always has pages. Its ``v`` is ``[pages, H, D, PAGE_SLOTS]``; its
     ``k_scale`` and ``v_scale`` are float32 ``[pages, H, PAGE_SLOTS]``, and None for other rings. Packed forms
     have D / 2 in place of D.
     """
@@ -57,12 +59,12 @@ class KVRing:
     """Names and shapes of one layer's ring.
 
     State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p is in slot
-    ``p mod capacity``. The state tensor ``position`` is the number of positions written. Rounded by ``form``
-    they are int8, and ``{name}.k_scale``, ``{name}.v_scale`` ``[H, capacity]`` float32 are one scale per
-    token and head, computed when the token is written: a scale fixed in advance fails on audio, whose keys
-    have far outliers. Rounded values are in pages, ``{name}.v`` ``[H, pages, D, PAGE_SLOTS]``: integer matrix
-    units need the summed axis to be contiguous, which is a head's width for keys, and the slots for values.
-    In INT4 a byte has elements d and d + D / 2, so D is halved and each token has its own bytes.
+    ``p mod capacity``. The state tensor ``position`` is the number of positions written. If ``form`` rounds
+    them, they are int8, and ``{name}.k_scale``, ``{name}.v_scale`` ``[H, capacity]`` float32 are one scale
+    per token and head, computed when the token is written: a scale fixed in advance fails on audio, whose
+    keys have far outliers. Rounded values are in pages, ``{name}.v`` ``[H, pages, D, PAGE_SLOTS]``: integer
+    matrix units need the summed axis to be contiguous, which is a head's width for keys, and the slots for
+    values. In INT4 a byte has elements d and d + D / 2, so D is halved and each token has its own bytes.
     """
 
     name: str
@@ -129,16 +131,16 @@ VOICE_PARTS = ("cross_k", "cross_v")
 
 
 LARGEST = 1e15
-"""Limit on queries, keys and values: no score overflows, so masked positions have weight 0. Without it, a
-session's NaN in its row's ring would propagate through a weight of zero.
+"""Limit on queries, keys and values: below it no score overflows, so masked positions have weight 0. Without
+this limit, a session's NaN in its row's ring would propagate through a weight of zero.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """The arithmetic of a network: ``dtype`` is that of weights and activations.
+    """The arithmetic of a network: ``dtype`` is the dtype of weights and activations.
 
-    Attention runs in ``kv_dtype``, the dtype of the ring; None is ``dtype``. ``attention`` chooses its
+    Attention runs in ``kv_dtype``, the dtype of the ring; None means ``dtype``. ``attention`` chooses its
     implementation, for one frame at a time: see :func:`antiphon.backends.torch.kernels.fused.is_fused`.
     """
 
@@ -159,7 +161,7 @@ PLAIN: Final = Compute()
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A run's visible positions: ``mask`` bool ``[count, 1, T, keys]`` over ``length`` ring slots."""
+    """The positions that a run may read: ``mask`` bool ``[count, 1, T, keys]`` over ``length`` ring slots."""
 
     run: Run | None
     mask: Tensor
@@ -170,8 +172,9 @@ class Look:
 class Window:
     """The common values of all layers in one forward pass by torch's own operations.
 
-    ``slots [n, W]``: the slots of its last W positions. ``wide``: attend to the old ring plus this pass's own
-    keys (several frames at once), instead of writing first and reading only the ring (one frame).
+    ``slots [n, W]``: the slots of its last W positions. ``wide`` is for several frames at once: attention
+    reads the old ring plus this pass's keys. Otherwise (one frame) the keys are written first, and attention
+    reads only the ring.
     """
 
     slots: Tensor
@@ -181,7 +184,7 @@ class Window:
 
 
 def attend_by_runs(q: Tensor, runs: Sequence[Run | None], attend: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Attention run by run, ``[n, H, T, D]`` to the same; places outside of all runs get zeros.
+    """Compute attention run by run, ``[n, H, T, D]`` to the same shape; places outside of all runs get zeros.
 
     ``attend`` gets the queries of a run, and its number.
     """
@@ -296,7 +299,9 @@ class CrossAttention(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """Self-attention, cross-attention where configured, feed-forward; each normed first and added."""
+    """Self-attention, cross-attention where configured, feed-forward; each with a norm before it and added to
+    its input.
+    """
 
     def __init__(self, name: str, config: TransformerConfig, compute: Compute) -> None:
         """Make the layer without weights, which are loaded later."""
@@ -357,7 +362,9 @@ class DepformerLayer(nn.Module):
         self.layer_scale_2 = make_scale(config.dim, dtype, wanted=config.layer_scale)
 
     def forward(self, x: Tensor, which: int, past: Past | None) -> tuple[Tensor, Past]:
-        """``[n, 1, dim]`` and the keys and values of the steps before, to the same with one more."""
+        """Map ``[n, 1, dim]`` and the keys and values of the earlier steps to the same, with this step's
+        added.
+        """
         projected = self.in_projs[which](self.norm1(x))
         parts = projected.split([self.dim, self.kv_dim, self.kv_dim], dim=-1)
         q, k, v = (split_heads(part, self.head_dim) for part in parts)

@@ -1,4 +1,6 @@
-"""The formats of keys and values in a ring: unchanged, or integers of 8 or 4 bits with a scale each."""
+"""The formats of keys and values in a ring: unchanged, or integers of 8 or 4 bits with one scale per token
+and head.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,13 @@ SCALE_BYTES: Final = 4
 """Bytes of the scale of one head's keys, or values, of one position: a float32."""
 
 MOST: Final = {False: 127, True: 7}
-"""The largest integer: of a byte, and of half a byte."""
+"""The largest integer in a byte, and in half a byte."""
 
 
 class KVForm(StrEnum):
-    """The option ``kv``: in the dtype of attention, or rounded; of two names the first is that of keys."""
+    """The option ``kv``: in the dtype of attention, or rounded. In a name of two parts the first is for keys,
+    the second for values.
+    """
 
     COMPUTE = "compute"
     INT8 = "int8"
@@ -33,7 +37,7 @@ class KVForm(StrEnum):
         return self is KVForm.INT4 or (self is KVForm.INT8_INT4 and part == "v")
 
     def width(self, part: str, head_dim: int) -> int:
-        """Elements that hold one head of one position."""
+        """Number of elements that hold one head of one position."""
         return head_dim // 2 if self.is_packed(part) else head_dim
 
     def position_bytes(self, head_dim: int, dtype: torch.dtype) -> int:
@@ -44,7 +48,7 @@ class KVForm(StrEnum):
 
 
 def quantize_tokens(values: Tensor, most: int = MOST[False]) -> tuple[Tensor, Tensor]:
-    """Whole numbers up to ``most``, symmetric over the last axis: ``[..., D]`` to int8 and scales."""
+    """Round ``[..., D]`` symmetrically over the last axis to int8 of at most ``most``, and scales."""
     wide = values.float()
     scale = wide.abs().amax(dim=-1).clamp_min(1e-12) / most
     return torch.round(wide / scale[..., None]).clamp(-most, most).to(torch.int8), scale

@@ -15,8 +15,8 @@ from antiphon.models.architecture import gated_hidden
 from antiphon.models.delays import ZERO
 
 PACKED_FOR_ROWS = 16
-"""Rows of input for which the packed layout is chosen. Measured at 1 to 16 rows: this layout is the best or
-within 2 % of it, while the layout for a single row takes up to 1.8 times as long.
+"""Rows of input for which the packed layout is chosen. Measured with 1 to 16 rows, this layout is the best or
+within 2 % of the best; the layout for a single row takes up to 1.8 times as long.
 """
 
 
@@ -195,8 +195,9 @@ def rotation(positions: Tensor, head_dim: int, max_period: float, *, interleaved
 class TokenEmbedding(nn.Module):
     """One stream's table ``weight [entries, width]``, projected to ``dim`` if the width is lower.
 
-    With ``demux`` a token combines two: ``first + entries * (second + 1)``; both use the table, each with its
-    own projection (``out1``, ``out2``), and a second of -1 adds nothing (tts-1.6b's text of two voices).
+    With ``demux`` a token combines two tokens: ``first + entries * (second + 1)``. Both use the table, each
+    with its own projection (``out1``, ``out2``). A second token of -1 adds nothing (tts-1.6b's text of two
+    voices).
     """
 
     def __init__(
@@ -226,8 +227,9 @@ class TokenEmbedding(nn.Module):
 
 
 class StreamEmbeddings(nn.Module):
-    """The tables of all audio streams in one, ``weight [streams * entries, dim]``; their entries are added
-    up."""
+    """The tables of all audio streams in one tensor, ``weight [streams * entries, dim]``; the entries of a
+    frame are added up.
+    """
 
     def __init__(self, streams: int, entries: int, dim: int, dtype: torch.dtype) -> None:
         """Make the layer without weights, which are loaded later."""

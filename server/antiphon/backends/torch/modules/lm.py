@@ -1,9 +1,8 @@
-"""The language model: every stream's tokens in, text logits and a hidden vector out, then the depformer.
+"""The language model: tokens of every stream in, text logits and a hidden vector out; then the depformer.
 
 Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.4. The
-sequence of the depformer, the depth transformer, is the codebooks of a single frame, so its keys and values
-exist only within one call and are not part of the state. Steps have separate weights, or share them if a
-schedule defines it.
+depformer (depth transformer) runs over the codebooks of a single frame. Its keys and values exist only within
+one call and are not part of the state. Steps have separate weights, or share them if a schedule defines it.
 """
 
 from __future__ import annotations
@@ -47,7 +46,9 @@ class Depformer(DepformerParts):
         self._attention = "torch" if compute.attention == "torch" else "auto"
 
     def join_inputs(self) -> None:
-        """Concatenate the inputs' weights for kernels: all read one vector, so one product computes all."""
+        """Concatenate the weights of the inputs for the kernels. All inputs read the same vector, so one
+        product computes all of them.
+        """
         linears = [linear for linear in self.inputs if isinstance(linear, Linear) and linear.bias is None]
         if len(linears) < len(self.inputs) or not linears:
             return
@@ -84,7 +85,7 @@ class LanguageModel(nn.Module):
     """A Moshi-family model from published arguments, generating the first ``steps`` audio streams.
 
     ``steps`` may be lower than ``dep_q``: PersonaPlex's weights contain steps without audible output, which
-    are neither loaded nor run. ``condition [1, dim]``, if given, is added to every input.
+    this class neither loads nor runs. ``condition [1, dim]``, if given, is added to every input.
     """
 
     condition: Tensor | None
@@ -130,8 +131,8 @@ class LanguageModel(nn.Module):
     ) -> LanguageModel:
         """Finish loading: make the recipe's linears INT8, and ``pack`` all of them for a CPU.
 
-        ``rounds_input``: whether inputs of INT8 and INT4 linears are rounded; None: those of INT8. The model
-        moves to ``device``, its linears one by one as they are rounded.
+        ``rounds_input``: whether inputs of INT8 and INT4 linears are rounded; None rounds only inputs of INT8
+        linears. The model moves to ``device``, its linears one by one as they are rounded.
         """
         expand_fp8(self)
         if int8:
@@ -159,7 +160,7 @@ class LanguageModel(nn.Module):
         """Tokens int64 ``[n, 1 + n_q, T]`` to hidden ``[n, T, dim]`` and text logits ``[n, T,
         text_card]``.
 
-        Row 0 of the tokens is text. T above 1: a prompt read in one pass.
+        Row 0 of the tokens is text. T is above 1 when a prompt is read in one pass.
         """
         x = self.read(self.embed(tokens), step)
         if x.shape[1] == 1 and step.in_place and self.is_fused(x.device):

@@ -5,8 +5,8 @@ and decoder are SEANet: Tagliasacchi et al. 2020, "SEANet: a multi-modal speech 
 causal form of Défossez et al. 2022 and 2024. Parameter names are those of the published Mimi files, with
 ``.conv.conv`` shortened (:mod:`antiphon.backends.torch.weights`).
 
-Layout is ``[n, channels, positions]``. A convolution of few positions runs as a matrix product, whose cost is
-reading the weight; long ones use the library's convolution, which is faster for them.
+Layout is ``[n, channels, positions]``. A convolution of few positions runs as a matrix product, whose time is
+that of reading the weight. A long one uses the library's convolution, which is then faster.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StreamingConv(nn.Module):
 class CausalConv1d(StreamingConv):
     """Causal convolution. State ``{name}.past``: the last ``kernel - stride`` inputs.
 
-    With ``replicate`` the first frame of a row is preceded by copies of its first input instead of zeros, and
+    With ``replicate`` copies of a row's first input precede its first frame, instead of zeros, and
     ``{name}.started`` is set after that frame.
     """
 
@@ -87,8 +87,8 @@ class CausalConv1d(StreamingConv):
     def prepare(self) -> None:
         """Finish loading: convert a short convolution to a linear layer over windows.
 
-        A long one of several taps gets a second axis, of one position: the same sums, for which ONNX Runtime
-        has a faster layout (decision 0010).
+        A long convolution of several taps gets a second axis with one position. The sums are the same, and
+        ONNX Runtime has a faster layout for them (decision 0010).
         """
         if self.is_short and self.linear is None:
             out_channels = self.weight.shape[0]
@@ -268,7 +268,7 @@ class ResidualQuantizer(nn.Module):
         self.score_biases = nn.Parameter(torch.empty(levels, cardinality), requires_grad=False)
 
     def prepare(self) -> None:
-        """Finish loading: compute from the tables the values for the search."""
+        """Finish loading: compute the values that the search needs from the tables."""
         self.score_biases = nn.Parameter(self.tables.square().sum(-1) / -2, requires_grad=False)
 
     def encode(self, x: Tensor) -> Tensor:

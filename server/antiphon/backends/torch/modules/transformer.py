@@ -1,4 +1,6 @@
-"""The streaming transformer of Mimi and of the language model, with each frame's visible part of the ring."""
+"""The streaming transformer of Mimi and of the language model; it determines which part of the ring each
+frame sees.
+"""
 
 from __future__ import annotations
 
