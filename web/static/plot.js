@@ -1,7 +1,6 @@
 /** A line of numbers over the last minute, with what went wrong marked. */
 
 const NICE_MS = [100, 200, 300, 400, 500, 750, 1000, 1500, 2000, 3000, 5000, 10_000];
-const LEFT_PX = 40;
 const BOTTOM_PX = 4;
 
 /**
@@ -31,21 +30,21 @@ export function drawPlot(canvas, history) {
   const colour = /** @param {string} name */ (name) => style.getPropertyValue(name);
   const top = scaleTop(history.points.map((point) => point.value));
   const yOf = /** @param {number} value */ (value) => 8 + (height - 8 - BOTTOM_PX) * (1 - value / top);
-  const stepPx = (width - LEFT_PX) / (history.size - 1);
-  const xOf = /** @param {number} index */ (index) => width - (history.points.length - 1 - index) * stepPx;
-
   context.font = `12px ${style.fontFamily}`;
+  const left = 8 + Math.ceil(context.measureText(String(Math.max(top, 1000))).width);
+  const stepPx = (width - left) / (history.size - 1);
+  const xOf = /** @param {number} index */ (index) => width - (history.points.length - 1 - index) * stepPx;
   context.textAlign = "right";
   context.textBaseline = "middle";
   for (const part of [0, 0.5, 1]) {
     const y = Math.round(yOf(part * top)) + 0.5;
     context.strokeStyle = colour("--line");
     context.beginPath();
-    context.moveTo(LEFT_PX, y);
+    context.moveTo(left, y);
     context.lineTo(width, y);
     context.stroke();
     context.fillStyle = colour("--quiet");
-    context.fillText(String(part * top), LEFT_PX - 8, y - (part === 0 ? 4 : 0));
+    context.fillText(String(part * top), left - 8, y - (part === 0 ? 4 : 0));
   }
   context.fillStyle = colour("--trouble");
   history.points.forEach((point, index) => {
