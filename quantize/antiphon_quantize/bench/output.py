@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -168,10 +169,19 @@ def summary(card: Card) -> str:
         for entry in card.entries
     ]
     if len(card.entries) > 1:
-        parts.append(table(list(_side_by_side(card))))
+        head, *rows = [(row[0], *row[2:4], *row[5:7]) for row in _side_by_side(card)]
+        parts.append(
+            f"side by side, {card.plan.rows[-1]} rows; {head[-1]}\n" + table([(*head[:-1], "speed"), *rows])
+        )
+        parts.append("\n".join(_said_of(card, entry) for entry in card.entries))
     if is_busy(card):
         parts.append("other programs were running on this machine: use ratios, not milliseconds")
     return "\n\n".join(parts).replace("**", "")  # bold in Markdown
+
+
+def _said_of(card: Card, entry: Entry) -> str:
+    said = "the baseline" if entry.label == card.baseline else verdict(entry.quality)
+    return textwrap.fill(f"quality of {entry.label}: {said}", 80, subsequent_indent="  ")
 
 
 def speed_of(card: Card) -> str:

@@ -45,8 +45,10 @@ def test_two_models_by_turns_and_a_gate_that_failed(
     assert said.out.split()[-3:] == ["out/card.md", "out/card.json", "out/card.png"]
     assert re.findall(r"^(plain|small) \(null, ", said.out, re.MULTILINE) == ["plain", "small"]
     assert re.search(r"^rows +tick p50 ms \(turns\) +p99 ms +max ms", said.out, re.MULTILINE)
-    ticks = said.out.partition("model  ")[0]  # then both models side by side
-    assert max(map(len, ticks.splitlines())) <= 80
+    assert max(map(len, said.out.splitlines())) <= 80
+    side = said.out.partition("side by side, 2 rows; speed, plain = 1\n")[2]
+    assert [line.split()[0] for line in side.splitlines()[:3]] == ["model", "plain", "small"]
+    assert "quality of plain: the baseline\nquality of small: gate failed against plain; " in side
     assert "**" not in said.out
     assert re.search(r"^2 +\d+\.\d\d \(", said.out, re.MULTILINE)
     assert re.findall(r"^turn (\d)/2, (\d) rows, (\w+): \d", said.err, re.MULTILINE) == [
