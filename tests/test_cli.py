@@ -12,6 +12,7 @@ import pytest
 
 from antiphon import __version__, cli
 from antiphon.errors import ConfigError
+from antiphon.log import ERASE
 
 
 def add_command(monkeypatch: pytest.MonkeyPatch, name: str, main: object) -> dict[str, cli.Command]:
@@ -97,6 +98,9 @@ def test_ctrl_c_is_quiet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     commands = add_command(monkeypatch, "wait", interrupted)
     assert cli.run(["wait"], commands) == cli.EXIT_INTERRUPTED
     assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cli.run(["wait"], commands) == cli.EXIT_INTERRUPTED
+    assert capsys.readouterr().err == ERASE  # a progress line gives way to the prompt
 
 
 METAVARS = {

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from antiphon import __version__
 from antiphon.errors import AntiphonError, ConfigError, nearest
+from antiphon.log import ERASE
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -131,6 +132,8 @@ def run(argv: Sequence[str], commands: Mapping[str, Command] = COMMANDS) -> int:
         print(f"antiphon: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     except KeyboardInterrupt:
+        if sys.stderr.isatty():
+            sys.stderr.write(ERASE)
         return EXIT_INTERRUPTED
 
 
