@@ -177,7 +177,7 @@ are the last written slots of each ring.
 """
 
 MOST: Final = 2**53
-"""Largest valid count of frames, and number of seconds."""
+"""Largest valid count of frames, and largest valid number of seconds."""
 
 COMPLETE: Final = 1
 """The columns of an input frame's marks that are times."""

@@ -19,7 +19,7 @@ BATCH_S: Final = 0.02
 """Minimum seconds between reports of sent frames: a quarter of a frame."""
 
 MAX_BATCH: Final = 2048
-"""The most sent frames in one report."""
+"""Maximum number of sent frames in one report."""
 
 PACE: Final = 0.9
 """Frames that arrive faster than one in ``PACE`` frame lengths are a burst of the sender, and not a delay of

@@ -25,7 +25,8 @@ NONE: Final = 0xFFFF_FFFF
 """The value for no number."""
 
 REPLAY_MS: Final = 400
-"""Most audio in ms that is sent again after a broken connection; a client keeps the same amount."""
+"""Maximum audio in ms that the server sends again after a broken connection; a client keeps the same amount.
+"""
 
 _SEQ = struct.Struct("<I")
 _HEAD = struct.Struct("<BI")

@@ -112,8 +112,9 @@ class Stage:
 
         Each measurement uses rows that were not just run, so that rings are read from memory, as in a call.
         The cost of a run is that of the fastest one, because sockets that share the threads' cores slow the
-        others. The first call chooses the mode by medians; later calls measure only the chosen mode. A mode
-        with parts keeps them, and if parts are slower, keeps the former number of rows from which they run.
+        others. The first call chooses the mode by medians; later calls measure only the chosen mode. If the
+        chosen mode uses parts, a later call keeps them, and if they are slower then, also the former
+        ``split_from``.
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a flag, a top-1: valid input for every graph

@@ -27,8 +27,8 @@ def write_window(
     TICKETS: tl.constexpr,
     TICKETS_BLOCK: tl.constexpr,
 ):
-    """Advance one place's row by COUNT positions; write the first position, the slots and rotations, and
-    tickets of 0.
+    """Advance one place's row by COUNT positions; write the first position, the slots and rotations, and set
+    the tickets to 0.
 
     Cosine and sine ``[n, COUNT, HALF]`` are those of ``rope.py``. Places without a row share a row of
     positions; their results are undefined.

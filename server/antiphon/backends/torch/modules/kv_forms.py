@@ -18,8 +18,8 @@ MOST: Final = {False: 127, True: 7}
 
 
 class KVForm(StrEnum):
-    """The option ``kv``: in the dtype of attention, or rounded. In a name of two parts the first is for keys,
-    the second for values.
+    """The values of the option ``kv``: keys and values in the dtype of attention, or rounded. In a name of
+    two parts the first is for keys, the second for values.
     """
 
     COMPUTE = "compute"

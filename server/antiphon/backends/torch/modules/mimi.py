@@ -26,7 +26,9 @@ from antiphon.backends.torch.state import Step
 from antiphon.models.architecture import ConvShape, MimiConfig, ResidualShape, SeanetConfig, SeanetLayer
 
 SHORT_POSITIONS = 16
-"""Most output positions per frame of a convolution that runs as a matrix product (measured on a CPU)."""
+"""Maximum number of output positions per frame for which a convolution runs as a matrix product (measured on
+a CPU).
+"""
 
 
 def _dtype(layer: CausalConv1d | CausalConvTranspose1d) -> torch.dtype:
