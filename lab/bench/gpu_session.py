@@ -179,7 +179,7 @@ def run_here(options: argparse.Namespace) -> None:
     sys.path[:0] = [str(ROOT / folder) for folder in SOURCES]
     machine: Any = import_module("antiphon.backends.machine")
     with ExitStack() as stack:
-        if not machine.look_at_machine().has_cuda:
+        if not machine.detect_machine().has_cuda:
             os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
             os.environ.setdefault("OMP_NUM_THREADS", "1")
             interpreter: Any = import_module("tests.backends.torch.interpreter")

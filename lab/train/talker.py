@@ -77,7 +77,7 @@ def voicebox_in(folder: Path, codec: Path, mimi: Any, tokenizer: TalkerTokenizer
     path = folder / f"voicebox-{made_of.hexdigest()[:12]}.npz"
     if not path.exists():
         Voicebox.encoded(mimi, answers_kept_in(folder / "answers.npz", wanted), tokenizer).keep(path)
-    return Voicebox.kept_in(path, tokenizer)
+    return Voicebox.rounded_in(path, tokenizer)
 
 
 class Trainer:

@@ -53,7 +53,7 @@ class Voicebox:
         return cls(silence[:, -1], codes, text, tokenizer)
 
     @classmethod
-    def kept_in(cls, path: Path, tokenizer: TalkerTokenizer) -> Voicebox:
+    def rounded_in(cls, path: Path, tokenizer: TalkerTokenizer) -> Voicebox:
         """Read the output of :meth:`keep`."""
         with np.load(path) as kept:
             sentences = [str(one) for one in kept["sentences"]]

@@ -56,15 +56,15 @@ class Sets:
     outside: dict[str, list[Utterance]]
 
     @classmethod
-    def of(cls, material: Material, kept_in: Path) -> Sets:
+    def of(cls, material: Material, rounded_in: Path) -> Sets:
         """All sets; natural speech is read from the folder, or synthesised and stored there.
 
         Raises:
             SystemExit: the material lacks a part.
         """
-        kept_in.mkdir(parents=True, exist_ok=True)
-        natural = _kept(kept_in / "questions.npz", material, natural_questions())
-        outside = _kept(kept_in / "outside.npz", material, natural_outside())
+        rounded_in.mkdir(parents=True, exist_ok=True)
+        natural = _kept(rounded_in / "questions.npz", material, natural_questions())
+        outside = _kept(rounded_in / "outside.npz", material, natural_outside())
         return cls(
             natural,
             people.sums(material, SUMS),

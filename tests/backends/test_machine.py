@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.backends import machine
-from antiphon.backends.machine import Gpu, give_back_memory, list_gpus, look_at_machine, process_bytes
+from antiphon.backends.machine import Gpu, trim_memory, list_gpus, detect_machine, process_bytes
 
 
 class Driver:
@@ -46,13 +46,13 @@ def test_the_gpus_of_the_driver_have_names_and_memory(monkeypatch: pytest.Monkey
     )
     assert large.runs_kernels
     assert not small.runs_kernels
-    assert look_at_machine().has_cuda
+    assert detect_machine().has_cuda
 
 
 def test_without_a_driver_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_driver", lambda: None)
     assert list_gpus() == []
-    assert not look_at_machine().has_cuda
+    assert not detect_machine().has_cuda
 
 
 def test_freed_memory_goes_back_to_the_system() -> None:
@@ -62,6 +62,6 @@ def test_freed_memory_goes_back_to_the_system() -> None:
     last = pieces[-1]
     held = process_bytes()
     pieces.clear()
-    give_back_memory()
+    trim_memory()
     assert held - process_bytes() > 30_000_000
     assert len(last) == piece_bytes

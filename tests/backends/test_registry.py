@@ -11,7 +11,7 @@ import pytest
 from antiphon.backends import registry
 from antiphon.backends.base import Backend
 from antiphon.backends.host import HostBackend
-from antiphon.backends.machine import Machine, look_at_machine
+from antiphon.backends.machine import Machine, detect_machine
 from antiphon.backends.null import NullRows
 from antiphon.backends.registry import (
     BACKENDS,
@@ -164,7 +164,7 @@ def test_without_a_driver_there_is_no_cuda(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(name)
 
     monkeypatch.setattr("ctypes.CDLL", missing)
-    assert not look_at_machine().has_cuda
+    assert not detect_machine().has_cuda
 
 
 def of_kind(checkpoint: Checkpoint, kind: PipelineKind) -> Checkpoint:

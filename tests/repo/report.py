@@ -80,7 +80,7 @@ LONG: Final[Mapping[str, str]] = MappingProxyType(
         "attend_split": "a kernel is compiled as one function",
         "attend_limbs": "a kernel is compiled as one function",
         "decode_attention": "two launches, with every argument by its name",
-        "turn_and_write": "a kernel is compiled as one function",
+        "rotate_and_write": "a kernel is compiled as one function",
         "choose_tokens": "a kernel is compiled as one function",
         "families_table": "one list of columns",
         "make_and_multiply": "a kernel is compiled as one function",

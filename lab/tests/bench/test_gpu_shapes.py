@@ -58,7 +58,7 @@ def test_a_tick_stays_on_the_card(name: str, bits: int, rows: int) -> None:
             assert stage.kernels == counted, stage_name
     layers, codecs = size.lm["num_layers"], 2 if size.lm["dep_q"] else 1
     codec_layers = codecs * size.mimi["transformer"]["num_layers"]
-    assert launches["turn_and_write"] == layers + codec_layers
+    assert launches["rotate_and_write"] == layers + codec_layers
     assert launches["write_window"] == 1 + codecs
     cross = layers if size.cross_positions else 0
     own = layers if bits == 16 else 0

@@ -33,7 +33,7 @@ def test_text_runs_in_order_with_a_mark_before_each_pause(tokenizer: TalkerToken
 
 def test_a_voicebox_is_kept_whole(voicebox: Voicebox, tokenizer: TalkerTokenizer, tmp_path: Path) -> None:
     voicebox.keep(tmp_path / "voicebox.npz")
-    kept = Voicebox.kept_in(tmp_path / "voicebox.npz", tokenizer)
+    kept = Voicebox.rounded_in(tmp_path / "voicebox.npz", tokenizer)
     np.testing.assert_array_equal(kept.silence, voicebox.silence)
     assert list(kept.codes) == [*SENTENCES, REFUSAL]
     for sentence, codes in voicebox.codes.items():

@@ -30,7 +30,7 @@ class Machine:
     is_apple_silicon: bool = False
 
 
-def look_at_machine() -> Machine:
+def detect_machine() -> Machine:
     """Detect the hardware."""
     is_apple, driver = platform.system() == "Darwin" and platform.machine() == "arm64", _driver()
     return Machine(has_cuda=driver is not None and _count(driver) > 0, is_apple_silicon=is_apple)
@@ -45,7 +45,7 @@ def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return platform.processor() or platform.machine()
 
 
-def give_back_memory() -> None:
+def trim_memory() -> None:
     """Return freed memory to the system. Only glibc needs this: otherwise it keeps a part."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)

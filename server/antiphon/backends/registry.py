@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from antiphon.backends.base import Backend
 from antiphon.backends.host import check_slots
-from antiphon.backends.machine import Machine, look_at_machine
+from antiphon.backends.machine import Machine, detect_machine
 from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError, nearest
 from antiphon.install import install_command
 from antiphon.models.spec import ModelSpec, PipelineKind
@@ -170,7 +170,7 @@ def device_of(backend: str, device: str | None, machine: Machine | None = None) 
     if device is not None:
         return FIRST_GPU if device == "cuda" else device
     gpu = backend_entry(backend).gpu
-    found = Machine() if gpu is None else machine or look_at_machine()
+    found = Machine() if gpu is None else machine or detect_machine()
     return gpu if gpu is not None and (found.has_cuda or found.is_apple_silicon) else "cpu"
 
 
@@ -203,7 +203,7 @@ def resolve_auto(
         MissingExtraError: no installed backend runs it.
     """
     spec = checkpoint.spec
-    able = auto_order(checkpoint, look_at_machine() if machine is None else machine)
+    able = auto_order(checkpoint, detect_machine() if machine is None else machine)
     if not able:
         raise UnsupportedError(f"no backend runs {spec.kind} models, and {spec.name} is one")
     missing = {name: _first_missing(BACKENDS[name], find) for name in able}

@@ -147,7 +147,7 @@ class SpokenRow:
         return self.is_complete and not self.is_busy
 
     @property
-    def going_on(self) -> Speech | None:
+    def current_speech(self) -> Speech | None:
         """The speech that the next frame belongs to."""
         return self.speech if self._pause is None else None
 

@@ -13,7 +13,7 @@ from antiphon.backends.base import StepInputs
 from antiphon.backends.host import HostBackend
 from antiphon.backends.onnx import sessions
 from antiphon.backends.onnx.autotune import RunCost, ThreadMode, Times
-from antiphon.backends.onnx.executor import OnnxFrames, thread_words
+from antiphon.backends.onnx.executor import OnnxFrames, describe_threads
 from antiphon.backends.onnx.graph import Graph
 from antiphon.backends.onnx.loading import make
 from antiphon.backends.onnx.stage import Stage
@@ -249,9 +249,9 @@ def test_how_threads_are_used_is_known_once_it_was_measured(monkeypatch: pytest.
     assert 0 < freed < before.memory["weights"] / 2
     stages["decode"].is_spinning = False
     stages["encode"].split_from = None
-    assert thread_words(stages) == "2 threads, spinning in encode; no stage in parts"
+    assert describe_threads(stages) == "2 threads, spinning in encode; no stage in parts"
     stages["decode"].split_from = 4
-    assert thread_words(stages) == "2 threads, spinning in encode; in parts: decode from 4 rows on"
+    assert describe_threads(stages) == "2 threads, spinning in encode; in parts: decode from 4 rows on"
     backend.close()
 
 

@@ -81,7 +81,7 @@ def test_a_recording_that_another_row_has_encoded_meanwhile_is_not_kept_in_parts
     while not backend.prime(1, prompt).is_done:
         pass
     assert backend.prime(0, prompt).is_done
-    assert not executor.voices.is_hearing(0, prompt)
+    assert not executor.voices.is_encoding(0, prompt)
 
 
 def test_a_reset_erases_what_is_hidden_too(backend: UtteranceBackend) -> None:

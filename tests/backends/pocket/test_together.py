@@ -61,13 +61,13 @@ def test_rows_side_by_side_think_together_and_say_what_each_says_alone(
 ) -> None:
     """Row 0 is held to the package, sample for sample, in test_parity.py."""
     counts: list[int] = []
-    think = PocketModel.think_together
+    think = PocketModel.run_language_model
 
     def counted(self: PocketModel, states: Any, latents: Any) -> list[torch.Tensor]:
         counts.append(len(states))
         return think(self, states, latents)
 
-    monkeypatch.setattr(PocketModel, "think_together", counted)
+    monkeypatch.setattr(PocketModel, "run_language_model", counted)
     wanted = alone(backend, pocket_folder)
     assert counts == []
     for found, sound in zip(together(backend, pocket_folder), wanted, strict=True):

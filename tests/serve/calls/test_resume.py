@@ -119,9 +119,9 @@ async def test_of_two_racing_resumes_one_wins_and_the_old_token_fails_afterwards
             assert set(outcomes) <= {"resume_failed", "replaced", "resumed"}
             await server.eventually(lambda: len(server.calls) == 1)
             ends = {asyncio.ensure_future(it.closed()): it for it in (one, two)}
-            done, going_on = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            done, current_speech = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             assert [end.result().code in (4404, 4409) for end in done] == [True]
-            (unfinished,) = going_on  # it speaks and is answered
+            (unfinished,) = current_speech  # it speaks and is answered
             unfinished.cancel()
             await asyncio.gather(unfinished, return_exceptions=True)
             winner = ends[unfinished]

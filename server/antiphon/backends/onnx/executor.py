@@ -20,7 +20,7 @@ from antiphon.backends.base import (
     Work,
     row_counts,
 )
-from antiphon.backends.machine import give_back_memory
+from antiphon.backends.machine import trim_memory
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.snapshots import HostArrays, TensorSpec, check_state, part
 from antiphon.backends.stopwatch import Stopwatch
@@ -141,8 +141,8 @@ class OnnxRows:
             stage.warm_up(row_counts(stage.slots))
         progress(len(self.stages), len(self.stages), "ready")
         weights = self._most_weight_bytes - sum(stage.spare_bytes for stage in self.stages.values())
-        give_back_memory()  # sessions that were only timed
-        threads = thread_words(self.stages) if self.facts.device == "cpu" else ""
+        trim_memory()  # sessions that were only timed
+        threads = describe_threads(self.stages) if self.facts.device == "cpu" else ""
         self.facts = replace(self.facts, memory={**self.facts.memory, "weights": weights}, threads=threads)
 
     def choose_threads(self) -> None:
@@ -281,7 +281,7 @@ class OnnxTexts(OnnxRows, HostArrays):
             self.stages["lm"].state.arrays[name][row] = array
 
 
-def thread_words(stages: Mapping[str, Stage]) -> str:
+def describe_threads(stages: Mapping[str, Stage]) -> str:
     """A description of how a step uses threads: their number, how they wait, and the stages that run in
     parts.
     """

@@ -124,7 +124,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
         """See :meth:`antiphon.backends.base.Backend.prime`; a recording takes several pieces."""
         self.shape.check_voice(prompt, self._spec.frame_samples)
-        if not self.voices.is_hearing(row, prompt):
+        if not self.voices.is_encoding(row, prompt):
             self.reset([row])
         return self.voices.give(row, prompt, self._spec.sample_rate)
 

@@ -66,7 +66,7 @@ class PocketVoices:
         """Drop a partly encoded recording."""
         self._heard.pop(row, None)
 
-    def is_hearing(self, row: int, prompt: Prompt) -> bool:
+    def is_encoding(self, row: int, prompt: Prompt) -> bool:
         """Whether a part of this recording is encoded for the row."""
         return row in self._heard and self._heard[row].key == prompt.key
 

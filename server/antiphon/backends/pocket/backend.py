@@ -190,11 +190,11 @@ class PocketRows(HostArrays):
         Rows within an utterance first run the language model together. If that fails, each row runs it
         separately, which identifies the failed row.
         """
-        going = [said for row in rows if (said := self.rows[row].going_on) is not None]
+        going = [said for row in rows if (said := self.rows[row].current_speech) is not None]
         if len(going) > 1:
             with torch.inference_mode(), contextlib.suppress(Exception):
                 states, latents = [said.state for said in going], [said.latent for said in going]
-                thoughts = self.model.think_together(states, latents)
+                thoughts = self.model.run_language_model(states, latents)
                 for said, thought in zip(going, thoughts, strict=True):
                     said.thought = thought
         return [self._speak(row, entries) for row, entries in zip(rows, offered, strict=True)]
@@ -216,7 +216,7 @@ class PocketRows(HostArrays):
     def cost(self, row: int, offered: tuple[TextEntry, ...]) -> float:
         """The cost of a row's next frame, in frames of an utterance; silence costs next to nothing."""
         speaker = self.rows[row].speaker
-        if speaker.going_on is not None:
+        if speaker.current_speech is not None:
             return 1.0
         return self.opening_frames if speaker.may_begin(offered) else 0.0
 

@@ -207,7 +207,7 @@ class PocketModel:
         """The input before the first frame: NaN, the model's marker of the start."""
         return torch.full((1, 1, self.latent_width), float("nan"))
 
-    def think_together(self, states: Sequence[State], latents: Sequence[Tensor]) -> list[Tensor]:
+    def run_language_model(self, states: Sequence[State], latents: Sequence[Tensor]) -> list[Tensor]:
         """The language model's output for :meth:`next_latent`, for several rows at once, each ``[1,
         dim]``.
 

@@ -61,9 +61,9 @@ class PocketRow:
         return said
 
     @property
-    def going_on(self) -> Utterance | None:
+    def current_speech(self) -> Utterance | None:
         """The utterance that the next frame belongs to."""
-        return None if self.speaker.going_on is None else self.utterance
+        return None if self.speaker.current_speech is None else self.utterance
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """The whole state as named arrays, for :meth:`from_arrays`; the arrays of a voice are shared, not

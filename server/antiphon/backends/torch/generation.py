@@ -62,7 +62,7 @@ class DelayCache:
         ``tokens`` int64 ``[n, n_q + 1 - generated]``, to int64 ``[n, 1 + n_q, 1]``.
         """
         if self._kernels is not None and isinstance(step, PackedStep):
-            given: Tensor = self._kernels.heard_tokens(self._kept(step), step.rows, offsets, tokens)
+            given: Tensor = self._kernels.delayed_input(self._kept(step), step.rows, offsets, tokens)
             return given
         cache = step.read("lm.tokens")
         slots = torch.remainder(offsets[:, None] + self.delays[self.generated :], self.capacity)
@@ -82,7 +82,7 @@ class DelayCache:
         undefined: they have no complete frame.
         """
         if self._kernels is not None and isinstance(step, PackedStep):
-            done: Tensor = self._kernels.spoken_tokens(self._kept(step), offsets, tokens, self.max_delay)
+            done: Tensor = self._kernels.delayed_output(self._kept(step), offsets, tokens, self.max_delay)
             return done
         cache = step.read("lm.tokens")
         following = offsets[:, None] + 1
@@ -222,10 +222,10 @@ class GuidedGenerator(Generator):
 
     def _read(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
         """Tokens ``[n, 1 + n_q, 1]`` to hidden ``[2 * n, 1, dim]``, in pairs, and conditioned logits."""
-        untold = tokens.clone()
+        unconditioned = tokens.clone()
         is_text = self._frames(step)[:, None] > self._text_delay  # before: the initial token, for both
-        untold[:, 0] = tokens[:, 0].masked_fill(is_text, ZERO)
-        inputs = self.model.embed(torch.stack([tokens, untold], dim=1).flatten(0, 1))
+        unconditioned[:, 0] = tokens[:, 0].masked_fill(is_text, ZERO)
+        inputs = self.model.embed(torch.stack([tokens, unconditioned], dim=1).flatten(0, 1))
         if self._conditions is not None:
             inputs = (inputs.view(-1, *self._conditions.shape) + self._conditions).flatten(0, 1)
         assert isinstance(step, PackedStep), "a pair is two rows of the same memory"
@@ -237,8 +237,8 @@ class GuidedGenerator(Generator):
         """Hidden of pairs and text tokens ``[n]`` to audio tokens ``[n, dep_q]``."""
 
         def guided(codebook: int, logits: Tensor) -> Tensor:
-            told, untold = logits.float().view(-1, PAIR, logits.shape[1]).unbind(dim=1)
-            return _twice(choose(codebook, untold + (told - untold) * self.coefficient))
+            told, unconditioned = logits.float().view(-1, PAIR, logits.shape[1]).unbind(dim=1)
+            return _twice(choose(codebook, unconditioned + (told - unconditioned) * self.coefficient))
 
         assert self.model.depformer is not None
         said: Tensor = self.model.depformer(hidden, _twice(text), guided)

@@ -279,13 +279,13 @@ def embed_choice(published: Mapping[str, Tensor], name: str, index: int) -> Tens
 class Conditions:
     """The conditioners of one model: its constant, and the maker of a voice's cross-attention source.
 
-    ``constant`` float32 ``[1, dim]`` is added to every input, ``untold [1, dim]`` to the inputs of the
+    ``constant`` float32 ``[1, dim]`` is added to every input, ``unconditioned [1, dim]`` to the inputs of the
     unconditioned sequence (see :mod:`antiphon.backends.torch.generation`). ``projection`` is ``[dim,
     width]``, ``empty [dim]`` stands for no voice, ``positions`` ``[5 * T, dim]`` is added to every source.
     """
 
     constant: Tensor | None
-    untold: Tensor | None = None
+    unconditioned: Tensor | None = None
     shape: SpeakerShape | None = None
     projection: Tensor | None = None
     empty: Tensor | None = None
@@ -294,9 +294,9 @@ class Conditions:
     @property
     def pair(self) -> Tensor | None:
         """The addend of a guided row's inputs, ``[2, dim]``: conditioned and unconditioned."""
-        if self.constant is None or self.untold is None:
+        if self.constant is None or self.unconditioned is None:
             return None
-        return torch.cat([self.constant, self.untold])
+        return torch.cat([self.constant, self.unconditioned])
 
     def source(self, speakers: np.ndarray[Any, np.dtype[np.float32]] | None) -> Tensor:
         """The source ``[5 * T, dim]`` of up to five voices, float32 ``[V, T, width]``; None for no voice."""
@@ -326,18 +326,18 @@ def load_conditions(path: Path, spec: ModelSpec, device: torch.device) -> Condit
         names = [name for name in file.keys() if name.startswith(PROVIDER)]  # noqa: SIM118 (no mapping)
         published = {name: file.get_tensor(name) for name in names}
     tables = config["fuser"].get("sum") or []
-    constant = untold = None
+    constant = unconditioned = None
     if tables:
         constant = torch.stack([_choice(published, config, name) for name in tables]).sum(0).to(device)
-        untold = torch.stack([_no_choice(published, config, name) for name in tables]).sum(0).to(device)
+        unconditioned = torch.stack([_no_choice(published, config, name) for name in tables]).sum(0).to(device)
     shape = SpeakerShape.of(spec)
     if shape is None:
-        return Conditions(constant, untold)
+        return Conditions(constant, unconditioned)
     name = f"{PROVIDER}.{CONDITION}"
     projection = dequantized(published, f"{name}.output_proj.weight").float()
     empty = published.get(f"{name}.learnt_padding", torch.zeros(projection.shape[0])).float().reshape(-1)
     positions = torch.from_numpy(source_positions(config, shape.positions, projection.shape[0]))
-    return Conditions(constant, untold, shape, projection.to(device), empty.to(device), positions.to(device))
+    return Conditions(constant, unconditioned, shape, projection.to(device), empty.to(device), positions.to(device))
 
 
 def _choice(published: Mapping[str, Tensor], config: Mapping[str, Any], name: str) -> Tensor:

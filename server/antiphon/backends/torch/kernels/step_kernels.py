@@ -55,7 +55,7 @@ def write_window(
 
 
 @triton.jit
-def kept_in(x, step, WIDTH: tl.constexpr, IS_PACKED: tl.constexpr):
+def rounded_in(x, step, WIDTH: tl.constexpr, IS_PACKED: tl.constexpr):
     """Float32 ``[WIDTH]`` as int8, or as two values a byte: elements c and c + WIDTH / 2 in ``[WIDTH /
     2]``.
     """
@@ -68,7 +68,7 @@ def kept_in(x, step, WIDTH: tl.constexpr, IS_PACKED: tl.constexpr):
 
 
 @triton.jit
-def turn_and_write(
+def rotate_and_write(
     projected_ptr,
     cos_ptr,
     sin_ptr,
@@ -142,12 +142,12 @@ def turn_and_write(
         if is_key:
             step = tl.div_rn(largest, 7.0 if IS_K_PACKED else 127.0)
             tl.store(k_scale_ptr + slot, step)
-            k = kept_in(x, step, WIDTH, IS_K_PACKED)
+            k = rounded_in(x, step, WIDTH, IS_K_PACKED)
             tl.store(k_ptr + slot * k.shape[0] + tl.arange(0, k.shape[0]), k)
         else:
             step = tl.div_rn(largest, 7.0 if IS_V_PACKED else 127.0)
             tl.store(v_scale_ptr + slot, step)
-            v = kept_in(x, step, WIDTH, IS_V_PACKED)
+            v = rounded_in(x, step, WIDTH, IS_V_PACKED)
             tl.store(v_ptr + (held * v.shape[0] + tl.arange(0, v.shape[0])) * PAGE + number, v)
     else:
         if is_key:

@@ -36,7 +36,7 @@ from antiphon.backends.torch.kernels.rows import (
     rounds,
     widened_rows,
 )
-from antiphon.backends.torch.kernels.step_kernels import attend_steps, turn_and_write, write_window
+from antiphon.backends.torch.kernels.step_kernels import attend_steps, rotate_and_write, write_window
 from antiphon.backends.torch.modules.attention import (
     LARGEST,
     VOICE_PARTS,
@@ -231,7 +231,7 @@ def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, windo
     shape = (places, config.heads, count, config.head_dim)
     q = projected.new_empty(shape, dtype=attention.compute.attention_dtype)
     pages, row_pages = (step.rows, 0) if ring.pages is None else (ring.pages, ring.pages.shape[1])
-    turn_and_write[(config.heads + 2 * config.kv_heads, places * count)](
+    rotate_and_write[(config.heads + 2 * config.kv_heads, places * count)](
         projected,
         q if turn is None else turn.cos,
         q if turn is None else turn.sin,

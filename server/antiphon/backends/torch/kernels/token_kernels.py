@@ -185,7 +185,7 @@ def choose_tokens(
 
 
 @triton.jit
-def hear_tokens(
+def delay_input(
     token_ptr,
     at_ptr,
     rows_ptr,
@@ -219,11 +219,11 @@ def hear_tokens(
 
 
 @triton.jit
-def say_tokens(
+def delay_output(
     token_ptr,
     at_ptr,
     offset_ptr,
-    said_ptr,
+    output_ptr,
     delay_ptr,
     out_ptr,
     most_delay,
@@ -239,7 +239,7 @@ def say_tokens(
     following = tl.load(offset_ptr + place) + 1
     ring_at = token_ptr + (tl.load(at_ptr + place) * STREAMS + stream) * CAPACITY
     delay = tl.load(delay_ptr + stream, mask=is_said, other=0)
-    token = tl.load(said_ptr + place * GENERATED + stream, mask=is_said, other=0)
+    token = tl.load(output_ptr + place * GENERATED + stream, mask=is_said, other=0)
     slot = following % CAPACITY
     frame = (following - most_delay + delay + CAPACITY) % CAPACITY  # above zero: a ring holds every delay
     known = tl.load(ring_at + frame, mask=is_said, other=0)

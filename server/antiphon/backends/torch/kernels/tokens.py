@@ -12,9 +12,9 @@ from torch import Tensor
 
 from antiphon.backends.torch.kernels.token_kernels import (
     choose_tokens,
-    hear_tokens,
+    delay_input,
     remember_words,
-    say_tokens,
+    delay_output,
     weigh_words,
 )
 
@@ -126,13 +126,13 @@ class Delayed:
     generated: int
 
 
-def heard_tokens(cache: Delayed, rows: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
+def delayed_input(cache: Delayed, rows: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
     """See :meth:`antiphon.backends.torch.generation.DelayCache.heard`; ``rows [n]`` is NO_ROW at a place
     without a row.
     """
     places, streams, capacity = codes.shape[0], *cache.tokens.shape[1:]
     out = offsets.new_empty(places, streams, 1)
-    hear_tokens[(places,)](
+    delay_input[(places,)](
         cache.tokens, cache.at, rows, offsets, codes.contiguous(), cache.delays, cache.initial, out,
         GENERATED=cache.generated, STREAMS=streams, CAPACITY=capacity,
         BLOCK=triton.next_power_of_2(streams), num_warps=1, enable_fp_fusion=False,
@@ -140,10 +140,10 @@ def heard_tokens(cache: Delayed, rows: Tensor, offsets: Tensor, codes: Tensor) -
     return out
 
 
-def spoken_tokens(cache: Delayed, offsets: Tensor, tokens: Tensor, most_delay: int) -> Tensor:
+def delayed_output(cache: Delayed, offsets: Tensor, tokens: Tensor, most_delay: int) -> Tensor:
     """See :meth:`antiphon.backends.torch.generation.DelayCache.spoken`."""
     out = torch.empty_like(tokens)
-    say_tokens[(tokens.shape[0],)](
+    delay_output[(tokens.shape[0],)](
         cache.tokens, cache.at, offsets, tokens.contiguous(), cache.delays, out, most_delay,
         GENERATED=cache.generated, STREAMS=cache.tokens.shape[1], CAPACITY=cache.tokens.shape[2],
         BLOCK=triton.next_power_of_2(cache.generated), num_warps=1, enable_fp_fusion=False,
