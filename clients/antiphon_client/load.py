@@ -162,7 +162,7 @@ async def _watch(
     clock: Callable[[], float],
 ) -> None:
     """Measure the loop's wake-up delay, pass on a request to stop, and report the progress."""
-    told_s = clock()
+    reported_s = clock()
     while True:
         asleep_s = clock()
         await asyncio.sleep(WATCH_INTERVAL_S)
@@ -171,6 +171,6 @@ async def _watch(
         if stop.is_set:
             for session in sessions:
                 session.stop()
-        if now_s - told_s >= PROGRESS_INTERVAL_S:
-            told_s = now_s
+        if now_s - reported_s >= PROGRESS_INTERVAL_S:
+            reported_s = now_s
             on_progress(Progress.of(sessions))

@@ -115,14 +115,14 @@ class Soak:
         self._begun_s = time.monotonic()
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
             callers = [asyncio.ensure_future(self.call_again(http, k)) for k in range(self._settings.callers)]
-            told_s = 0.0
+            reported_s = 0.0
             while not self.is_over:
                 await asyncio.sleep(self._settings.sample_s)
                 self.tally.samples.append((self._elapsed_s(), server.rss_bytes()))
-                if self._elapsed_s() - told_s > 30:
-                    told_s = self._elapsed_s()
+                if self._elapsed_s() - reported_s > 30:
+                    reported_s = self._elapsed_s()
                     size_mib, calls = server.rss_bytes() / MIB, self.tally.outcomes.total()
-                    tell(f"{told_s:5.0f} s: {size_mib:.1f} MiB, {calls} calls")
+                    tell(f"{reported_s:5.0f} s: {size_mib:.1f} MiB, {calls} calls")
             for caller in callers:
                 caller.cancel()
             await asyncio.gather(*callers, return_exceptions=True)

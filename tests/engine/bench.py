@@ -133,7 +133,7 @@ class Calls:
 
     def resume(self, claim: ResumeClaim) -> Session:
         """Soon ACTIVE; what refuses it at once is raised."""
-        session, answer = self.port.open_again(claim, notify=None)
+        session, answer = self.port.open_resumed(claim, notify=None)
         self._sessions.add(session)
         if answer.done():
             answer.result()

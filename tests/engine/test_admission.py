@@ -59,9 +59,9 @@ def test_a_shortage_is_as_no_free_row() -> None:
     )
     first, second, third = FakeCaller(), FakeCaller(), FakeCaller()
     admission.submit(first, 0.0, 0.0)
-    assert (admission.missing(), admission.missing(comers=1)) == (0, 0)
+    assert (admission.missing(), admission.missing(new_callers=1)) == (0, 0)
     lacks[None] = lacks[second] = "pages are short"
-    assert (admission.missing(), admission.missing(comers=1)) == (0, 1), "a detached call gives way"
+    assert (admission.missing(), admission.missing(new_callers=1)) == (0, 1), "a detached call gives way"
     with pytest.raises(RefusedError, match="3 of 4 rows are free, but pages are short") as caught:
         admission.submit(second, 0.0, 0.0)
     assert caught.value.retry_after_s == 120

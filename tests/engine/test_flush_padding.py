@@ -61,7 +61,7 @@ def test_what_the_caller_sends_is_heard_as_if_there_had_been_no_silence(
             session.push(values, engine.clock())
             sent += values.tolist()
         elif action == "padding":
-            session.hear_padding(number, engine.clock())
+            session.feed_padding(number, engine.clock())
         elif action == "tick":
             for _ in range(number):
                 engine.tick()
@@ -89,7 +89,7 @@ def test_silence_is_heard_after_all_audio_and_ends_an_unfinished_frame() -> None
     engine = bench()
     session = engine.submit()
     session.push(np.full(2 * FRAME + 3, 5.0, np.float32), engine.clock())
-    session.hear_padding(3, engine.clock())
+    session.feed_padding(3, engine.clock())
     heard: list[float] = []
     step = engine.backend.step
 
@@ -114,7 +114,7 @@ def test_replies_to_silence_do_not_come_after_the_caller_goes_on() -> None:
     engine = bench()
     session = engine.submit()
     engine.push(session, 1.0)
-    session.hear_padding(4, engine.clock())
+    session.feed_padding(4, engine.clock())
     engine.tick()
     engine.tick()  # one frame of silence is answered
 
@@ -135,7 +135,7 @@ def test_more_silence_goes_on_where_the_last_ended() -> None:
     session = engine.submit()
     engine.push(session, 1.0)
     for _ in range(3):
-        session.hear_padding(2, engine.clock())
+        session.feed_padding(2, engine.clock())
         engine.ticks()
     assert tokens(session.take(), padding=True) == [2, 3, 4, 5, 6, 7]
 
@@ -144,11 +144,11 @@ def test_silence_begins_anew_after_more_audio_that_is_no_whole_frame() -> None:
     engine = bench()
     session = engine.submit()
     engine.push(session, 1.0)
-    session.hear_padding(2, engine.clock())
+    session.feed_padding(2, engine.clock())
     engine.ticks()
     session.take()
     session.push(np.full(3, 7.0, np.float32), engine.clock())
-    session.hear_padding(2, engine.clock())
+    session.feed_padding(2, engine.clock())
     engine.ticks()
     assert tokens(session.take(), padding=True) == [2, 3]
     assert engine.backend.rows[0].sum == 1.0 + 7.0
@@ -160,7 +160,7 @@ def test_no_more_states_are_kept_than_allowed(padding_rows: int) -> None:
     sessions = [engine.submit() for _ in range(3)]
     for session in sessions:
         engine.push(session, 1.0)
-        session.hear_padding(2, engine.clock())
+        session.feed_padding(2, engine.clock())
     engine.ticks()
     assert [kept(engine, session) is not None for session in sessions] == [True] * padding_rows + [False] * (
         3 - padding_rows
@@ -176,7 +176,7 @@ def test_a_session_that_ends_keeps_nothing_and_its_successor_starts_fresh() -> N
     engine = Bench(FakeBackend(STT, slots=1))
     first = engine.submit()
     engine.push(first, 1.0)
-    first.hear_padding(2, engine.clock())
+    first.feed_padding(2, engine.clock())
     engine.tick()
     engine.tick()
     assert engine.engine.rows.kept_states() == 1
@@ -184,7 +184,7 @@ def test_a_session_that_ends_keeps_nothing_and_its_successor_starts_fresh() -> N
     second = engine.submit()
     engine.tick()
     assert engine.engine.rows.kept_states() == 0
-    second.hear_padding(3, engine.clock())  # it has heard nothing: there is nothing to bring out
+    second.feed_padding(3, engine.clock())  # it has heard nothing: there is nothing to bring out
     assert engine.ticks() == 0
     engine.push(second, 4.0)
     engine.ticks()
@@ -196,14 +196,14 @@ def test_a_session_that_ends_keeps_nothing_and_its_successor_starts_fresh() -> N
 def test_other_pipelines_hear_nothing_aside(kind: PipelineKind) -> None:
     session: Session = Bench(FakeBackend(fake_spec(kind))).submit()
     with pytest.raises(UnsupportedError, match=f"a {kind} session hears nothing but what its caller sends"):
-        session.hear_padding(1, 0.0)
+        session.feed_padding(1, 0.0)
 
 
 def test_silence_waits_for_room_among_the_replies() -> None:
     engine = bench(output_frames=2)
     session = engine.submit()
     engine.push(session, 1.0)
-    session.hear_padding(4, engine.clock())
+    session.feed_padding(4, engine.clock())
     assert engine.ticks() == 2
     assert len(session.take()) == 2
     assert engine.ticks() == 2
@@ -225,7 +225,7 @@ def test_a_session_is_idle_when_everything_was_answered_and_taken() -> None:
     assert idle == [True, False, False, False]
     assert session.is_idle
     idle.clear()
-    session.hear_padding(1, engine.clock())
+    session.feed_padding(1, engine.clock())
     idle.append(session.is_idle)
     engine.ticks()
     idle.append(session.is_idle)

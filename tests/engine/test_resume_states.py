@@ -82,7 +82,7 @@ class Walk(RuleBasedStateMachine):
 
     @precondition(lambda self: self.keys)
     @rule(which=ANY)
-    def come_back(self, which: int) -> None:
+    def end_padding(self, which: int) -> None:
         claim = ResumeClaim(self.keys[which % len(self.keys)], self.key(), "", -1, -1, 5)
         try:
             self.connected.append(self.calls.resume(claim))
@@ -189,8 +189,8 @@ PATHS = {
     "attached moving gone": (("begin_move", 0), ("end_move", True)),
     "attached moving attached": (("begin_move", 0), ("end_move", False)),
     "attached moving claimed": (("begin_move", 0), ("come_back_to_a_call_that_moves",), ("end_move", False)),
-    "attached claimed attached": (("come_back", 0), ("settle",)),
-    "attached claimed detached": (("come_back", 0), ("hang_up", 1), ("settle",)),
+    "attached claimed attached": (("end_padding", 0), ("settle",)),
+    "attached claimed detached": (("end_padding", 0), ("hang_up", 1), ("settle",)),
     "attached claimed gone": (("say_too_much", 0), ("settle",)),
     "attached gone": (("hang_up", 0), ("settle",)),
     "attached detached moving detached": (
@@ -199,7 +199,7 @@ PATHS = {
     ),
     "attached detached claimed detached": (
         *(("break_off", 0), ("settle",)),
-        *(("come_back", 0), ("hang_up", 1), ("settle",)),
+        *(("end_padding", 0), ("hang_up", 1), ("settle",)),
     ),
     "attached detached gone": (("break_off", 0), ("settle",), ("wait", 50.0), ("wait", 50.0), ("settle",)),
 }

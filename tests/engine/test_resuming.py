@@ -182,7 +182,7 @@ def test_what_was_noted_and_not_acknowledged_is_told_again() -> None:
     second = resume(bench, claim(seq=1, frame=1))
     assert second.resumption is not None
     found = second.resumption
-    assert (found.notes, found.next_seq, found.told_frame, found.kept) == (((2, b"c"),), 3, 2, b"kept")
+    assert (found.notes, found.next_seq, found.text_frame, found.kept) == (((2, b"c"),), 3, 2, b"kept")
 
 
 @pytest.mark.parametrize("notes", [MAX_NOTES + 1, 1])

@@ -131,7 +131,7 @@ def test_silence_heard_aside_is_no_part_of_a_saved_state_and_is_undone_after_it(
     bench = Bench(FakeBackend(fake_spec(PipelineKind.STT)))
     session = bench.submit()
     bench.push(session, 5)
-    session.hear_padding(2, bench.clock())
+    session.feed_padding(2, bench.clock())
     bench.ticks()
     saved = save(bench, session)
     bench.ticks()

@@ -90,7 +90,7 @@ def test_silence_interrupted_at_any_moment_of_a_tick_is_undone_and_has_no_reply(
     bench.push(session, 1)
     bench.ticks()
     assert [reply.text_token for reply in session.take()] == [1]
-    session.hear_padding(1, bench.clock())
+    session.feed_padding(1, bench.clock())
     moment(bench, lambda: session.push(np.ones(FRAME // 2, np.float32), bench.clock()))
     bench.ticks()
     assert session.take() == []

@@ -72,7 +72,7 @@ async def serve(engine: Engine, controls: Sequence[socket.socket]) -> None:
     for pool, control in enumerate(controls):
         server.add(pool, control)
     while not over.is_set():
-        server.look_after()
+        server.watch_front_ends()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), 0.25)
     engine.stop(5.0)

@@ -31,7 +31,7 @@ class ServerThread:
 
     async def _look(self) -> None:
         while True:
-            self.server.look_after()
+            self.server.watch_front_ends()
             await asyncio.sleep(LOOK_S)
 
     def do(self, work: Callable[[], T]) -> T:

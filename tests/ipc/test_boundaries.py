@@ -290,9 +290,9 @@ def test_what_a_call_is_given_out_of_range_ends_it_alone(served: Served) -> None
         messages.PushText("spoilt", (word,) * 300, 0.0),
         messages.PushText("spoilt", (word,), "c"),  # type: ignore[arg-type]
         messages.PushText("spoilt", (word,), NAN),
-        messages.HearPadding("spoilt", 0, 3, 1025, tail, 0.0),
-        messages.HearPadding("spoilt", 0, 3, 3, np.zeros(10_000, np.float32), 0.0),
-        messages.HearPadding("spoilt", -1, 3, 3, tail, 0.0),
+        messages.FeedPadding("spoilt", 0, 3, 1025, tail, 0.0),
+        messages.FeedPadding("spoilt", 0, 3, 3, np.zeros(10_000, np.float32), 0.0),
+        messages.FeedPadding("spoilt", -1, 3, 3, tail, 0.0),
         messages.Prime("spoilt", 1, Prompt(np.zeros(3, np.int32))),
         messages.Prime("spoilt", 1, Prompt(np.zeros((3, 2), np.float32))),
         messages.Prime(

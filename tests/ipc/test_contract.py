@@ -162,7 +162,7 @@ async def test_silence_heard_aside_leaves_no_trace(enter: Enter) -> None:
     session = call.session
     session.push(frames(1), time.monotonic())
     assert [reply.text_token for reply in await replies_to(call, 1)] == [1]
-    session.hear_padding(2, time.monotonic())
+    session.feed_padding(2, time.monotonic())
     assert not session.is_idle
     silent = await replies_to(call, 2)
     assert [(reply.text_token, reply.is_padding, reply.frame) for reply in silent] == [
@@ -170,7 +170,7 @@ async def test_silence_heard_aside_leaves_no_trace(enter: Enter) -> None:
         (3, True, -1),
     ]
     await call.until(lambda session: session.is_idle)
-    session.hear_padding(3, time.monotonic())
+    session.feed_padding(3, time.monotonic())
     session.push(frames(2), time.monotonic())  # it goes on: what it asked for is void
     replies = [reply for reply in await replies_to(call, 1) if not reply.is_padding]
     while not replies:

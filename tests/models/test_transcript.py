@@ -66,7 +66,7 @@ class Caller:
         heard = 0
         while self.transcript.padding_frames_wanted():
             token = self.plan[self.padding_step] if self.padding_step < len(self.plan) else 3
-            self.events += self.transcript.hear_padding(token)
+            self.events += self.transcript.feed_padding(token)
             self.padding_step += 1
             heard += 1
         return heard

@@ -30,7 +30,7 @@ SEAM_VERBS: Final = (
     "acknowledge",
     "arm",
     "detach",
-    "hear_padding",
+    "feed_padding",
     "note",
     "nudge",
     "prime",

@@ -43,7 +43,7 @@ class Progress:
     name: str
     executions: int = 0
     reached: int = 0
-    told_s: float = 0.0
+    reported_s: float = 0.0
 
     def read(self, line: str) -> None:
         """A line of libFuzzer, most of which report progress."""
@@ -51,8 +51,8 @@ class Progress:
         if found is None:
             return
         self.executions, self.reached = int(found[1]), int(found[2])
-        if time.monotonic() - self.told_s > TELL_S:
-            self.told_s = time.monotonic()
+        if time.monotonic() - self.reported_s > TELL_S:
+            self.reported_s = time.monotonic()
             self.tell()
 
     def tell(self) -> None:

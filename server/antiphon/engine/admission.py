@@ -214,11 +214,11 @@ class Admission(Generic[C]):
         """The callers that own a row."""
         return tuple(self._active)
 
-    def missing(self, comers: int = 0) -> int:
-        """Rows that the waiting callers and ``comers`` new callers lack; at least 1 while another resource is
+    def missing(self, new_callers: int = 0) -> int:
+        """Rows that the waiting callers and ``new_callers`` new callers lack; at least 1 while another resource is
         short.
         """
-        wanted = len(self._queue) + comers
+        wanted = len(self._queue) + new_callers
         return max(wanted - self._free, int(self._shortage(None) != "")) if wanted else 0
 
     def _is_open(self, now_s: float, caller: C | None = None) -> bool:

@@ -333,7 +333,7 @@ class CallFacts:
     keys: Annotated[tuple[Key, ...], Meta(min_length=1, max_length=2)]
     notes: tuple[Note, ...]
     next_seq: Count
-    told_frame: Count
+    text_frame: Count
     recorded_in: Count
     recorded_out: Count
     given: Count

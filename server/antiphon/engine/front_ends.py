@@ -141,7 +141,7 @@ class FrontEndConnection:
                     entries, engine.info, room=engine.config.text_entries - sessions.words_waiting(session)
                 )
                 sessions.pass_on(session, request)
-            case messages.HearPadding(_, _, _, _, tail):
+            case messages.FeedPadding(_, _, _, _, tail):
                 check_tail(tail, engine.info.spec.frame_samples)
                 sessions.pass_on(session, request)
             case messages.EndText() | messages.ClearText():
@@ -333,7 +333,7 @@ class FrontEndServer:
             arena.slabs[pool].bell = NO_BELL
             engine.sessions.leases.clean(pool)
 
-    def look_after(self) -> None:
+    def watch_front_ends(self) -> None:
         """Report the engines' health several times a second, and drop front ends that read no messages."""
         health = [messages.HealthNow(model, engine.health()) for model, engine in enumerate(self._engines)]
         for pool, (_, posted) in tuple(self._front_ends.items()):

@@ -45,7 +45,7 @@ class _HostLag(NamedTuple):
     """The last report of a host about its event loop."""
 
     lag_s: float
-    told_s: float
+    reported_s: float
 
 
 class _RunningStep(NamedTuple):
@@ -108,7 +108,7 @@ class LatePressure:
 
     def host_lag_s(self, now_s: float) -> float:
         """The largest lag that a host has reported within ``HOST_FRESH_S``."""
-        fresh = (it.lag_s for it in self._hosts.values() if now_s - it.told_s <= HOST_FRESH_S)
+        fresh = (it.lag_s for it in self._hosts.values() if now_s - it.reported_s <= HOST_FRESH_S)
         return max(fresh, default=0.0)
 
     def forget(self) -> None:

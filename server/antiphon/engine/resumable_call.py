@@ -68,7 +68,7 @@ class ResumableCall:
     notes: deque[Note] = field(default_factory=deque)
     notes_bytes: int = 0
     next_seq: int = 0
-    told_frame: int = 0
+    text_frame: int = 0
     kept: bytes = b""  # for its next connection
     recorded: FramesUsed = NOTHING
     given: int = 0  # replies that were given to any connection
@@ -112,7 +112,7 @@ class ResumableCall:
         notes = tuple(self.notes)
         return CallFacts(
             *(self.call, self.owner, self.session.parameters, has_new_parameters, self.keys, notes),
-            *(self.next_seq, self.told_frame, *self.recorded, self.given, self.kept),
+            *(self.next_seq, self.text_frame, *self.recorded, self.given, self.kept),
         )
 
 

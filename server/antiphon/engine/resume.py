@@ -59,13 +59,13 @@ class Resuming:
         yield_s: float,
         clock: Callable[[], float],
         post: Callable[[Change], None],
-        give_lease: Callable[[EngineSession], bool],
+        assign_lease: Callable[[EngineSession], bool],
     ) -> None:
         """Start without calls; ``post`` sends a change to the engine thread.
 
-        ``give_lease`` gives a session a lease without a row, and returns false if none is free.
+        ``assign_lease`` gives a session a lease without a row, and returns false if none is free.
         """
-        self._clock, self._post, self._give_lease = clock, post, give_lease
+        self._clock, self._post, self._assign_lease = clock, post, assign_lease
         self.window_s, self._yield_s = window_s, yield_s
         self._tokens = ResumeTokens(window_s)
         self._detached: dict[ResumableCall, None] = {}  # in the order in which they lost their connections
@@ -114,7 +114,7 @@ class Resuming:
         call.kept = noted.kept
         call.notes.extend(noted.notes)
         call.notes_bytes += sum(len(data) for _, data in noted.notes)
-        call.told_frame = max(call.told_frame, noted.told_frame)
+        call.text_frame = max(call.text_frame, noted.text_frame)
         if noted.notes:
             call.next_seq = noted.notes[-1][0] + 1
         return self._forget(call, "unknown") if _is_full(call) else None
@@ -187,7 +187,7 @@ class Resuming:
         if self._is_draining:
             raise ResumeError("draining: the server is shutting down")
         call = self._tokens.find(claim)
-        if not self._give_lease(successor):
+        if not self._assign_lease(successor):
             raise ServerFullError(
                 "every place of this front end is in use; try again in 1 s", retry_after_s=1
             )
@@ -215,7 +215,7 @@ class Resuming:
         self._detached.pop(call, None)
         self._under_way.append(_Handover(call, session, successor))
         self._post(
-            MoveRow(source, target, successor.entry, claim.frame, call.told_frame, claim.replay_frames)
+            MoveRow(source, target, successor.entry, claim.frame, call.text_frame, claim.replay_frames)
         )
 
     def moving_from(self, lease: int) -> EngineSession | None:
@@ -230,7 +230,7 @@ class Resuming:
         replayed = call.given - moved.given
         successor.parameters, successor.has_state = session.parameters, session.has_state
         resumption = Resumption(
-            *(call.call, session.parameters, tuple(call.notes), call.next_seq, call.told_frame),
+            *(call.call, session.parameters, tuple(call.notes), call.next_seq, call.text_frame),
             *(moved.replay_from, call.kept, replayed, *unrecorded),
         )
         # Until now a broken connection could not give the row back.
@@ -334,7 +334,7 @@ class Resuming:
         call.notes_bytes = sum(len(data) for _, data in facts.notes)
         if _is_full(call):
             raise HandOverError(f"{len(call.notes)} messages were not acknowledged, too many for here")
-        call.next_seq, call.told_frame, call.kept = facts.next_seq, facts.told_frame, facts.kept
+        call.next_seq, call.text_frame, call.kept = facts.next_seq, facts.text_frame, facts.kept
         call.detached_s, call.state = self._clock(), ResumeState.DETACHED
         call.recorded = FramesUsed(min(facts.recorded_in, came), facts.recorded_out)
         call.given = facts.given

@@ -97,7 +97,7 @@ class FlushPadding:
             self.run, self.pending = run, 0
             self._is_stale = self._is_away
 
-    def come_back(self) -> RowAction:
+    def end_padding(self) -> RowAction:
         """End the padding, and return what the row does before its next tick takes the caller's audio."""
         action = RowAction.RESTORE if self._is_away else RowAction.NONE
         self._is_away = self._is_stale = False
@@ -227,7 +227,7 @@ class RowEntry:
                 self.text.finish()
             case messages.ClearText():
                 self.text.clear()
-            case messages.HearPadding(_, run, upto, frames, tail, now_s):
+            case messages.FeedPadding(_, run, upto, frames, tail, now_s):
                 self.padding.listen(run, upto, frames, tail, now_s)
 
     def new_parameters(self) -> SamplingParameters | None:

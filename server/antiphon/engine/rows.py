@@ -260,7 +260,7 @@ class Rows:
             return
         used = self.used(source)
         taken, replay_from, again = self.outputs.rewound(
-            source, move.frame, move.told_frame, move.replay_frames
+            source, move.frame, move.text_frame, move.replay_frames
         )
         with self.arena.writing():
             self.arena.move(source, target, taken, again, entry.changes)
@@ -365,7 +365,7 @@ class Rows:
         if np.count_nonzero(is_plain) < leases.size:
             leases = self._forget_old(leases, now_s)
         if not self._is_live:
-            return self._with_room(np.union1d(leases, self._hearing_padding()))
+            return self._with_room(np.union1d(leases, self._feeding_padding()))
         return leases
 
     def _with_room(self, leases: Counts) -> Counts:
@@ -373,7 +373,7 @@ class Rows:
         leases = leases[self._word[leases] == self._can_run]
         return leases[self.outputs.waiting(leases) < self.outputs.bound]
 
-    def _hearing_padding(self) -> Counts:
+    def _feeding_padding(self) -> Counts:
         """The leases with flush padding to process."""
         found = []
         for lease in np.flatnonzero(self.has_update).tolist():
@@ -467,7 +467,7 @@ class Rows:
             padding = self.entry(lease).padding
             padding.see(int(self._padding_run[lease]))
             if has_frame[place]:
-                action = padding.come_back()
+                action = padding.end_padding()
             else:
                 self.has_update[lease] = True  # the silence is undone, whether or not it was interrupted
                 tick.frame[place], tick.complete_s[place] = -1, padding.received_s

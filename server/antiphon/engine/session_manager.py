@@ -78,7 +78,7 @@ class SessionManager:
             yield_s=config.resume_yield_s,
             clock=clock,
             post=self.post,
-            give_lease=self._give_lease,
+            assign_lease=self._assign_lease,
         )
         self._at_lease: dict[int, EngineSession] = {}
         self.lost: SessionFailedError | None = None
@@ -95,7 +95,7 @@ class SessionManager:
         """
         self._check_not_lost()
         now_s = self._clock()
-        self.settle(now_s, comers=1)
+        self.settle(now_s, new_callers=1)
         try:
             outcome = self._admission.submit(session, now_s, wait_s)
         except RefusedError as error:
@@ -143,7 +143,7 @@ class SessionManager:
             session.send(messages.Queued(session.id, position, retry_after_s))
 
     def _activate(self, session: EngineSession) -> bool:
-        if not self._give_lease(session):
+        if not self._assign_lease(session):
             return False
         assert session.lease is not None
         session.is_attached = True
@@ -152,7 +152,7 @@ class SessionManager:
         session.announce(session.lease, self._rows.arena.pool_leases)
         return True
 
-    def _give_lease(self, session: EngineSession) -> bool:
+    def _assign_lease(self, session: EngineSession) -> bool:
         session.lease = session.leased = self.leases.take(session.pool or 0, is_held=session.has_front_end)
         return session.lease is not None
 
@@ -280,12 +280,12 @@ class SessionManager:
         self._rows.changes.append(change)
         self._nudge()
 
-    def settle(self, now_s: float, *, comers: int = 0) -> None:
-        """Apply expired timeouts; detached calls end to free rows for waiting callers or for ``comers`` new
+    def settle(self, now_s: float, *, new_callers: int = 0) -> None:
+        """Apply expired timeouts; detached calls end to free rows for waiting callers or for ``new_callers`` new
         callers.
         """
         if self.resuming.detached:
-            for session, error in self.resuming.due(now_s, wanted=self._admission.missing(comers)):
+            for session, error in self.resuming.due(now_s, wanted=self._admission.missing(new_callers)):
                 self.end(session, error)
         self._apply(self._admission.settle(now_s))
 

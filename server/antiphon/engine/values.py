@@ -49,7 +49,7 @@ class FreezeRow(NamedTuple):
 class MoveRow(NamedTuple):
     """Move the row and all counters of one lease to another; ``entry`` has the other data.
 
-    Available replies after ``frame`` are replayed: from ``told_frame`` on, and the last ``replay_frames``
+    Available replies after ``frame`` are replayed: from ``text_frame`` on, and the last ``replay_frames``
     before it.
     """
 
@@ -57,7 +57,7 @@ class MoveRow(NamedTuple):
     target: int
     entry: RowEntry
     frame: int
-    told_frame: int
+    text_frame: int
     replay_frames: int
 
 

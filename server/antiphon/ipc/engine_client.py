@@ -265,7 +265,7 @@ class EnginePort:
             ResumeError: the call does not exist, or belongs to another client. ServerFullError: this front
             end has no free lease. SessionFailedError: the engine's process is lost.
         """
-        session, answer = self.open_again(claim, notify=notify)
+        session, answer = self.open_resumed(claim, notify=notify)
         return await self._answered(session, answer)
 
     def open(
@@ -281,7 +281,7 @@ class EnginePort:
         request = messages.Open(session.id, self._number, parameters, wait_s, prompt)
         return session, self.client.begin(self, session, request)
 
-    def open_again(
+    def open_resumed(
         self, claim: ResumeClaim, *, notify: Notify | None
     ) -> tuple[Session, asyncio.Future[None]]:
         """The new session for :meth:`resume`, and the engine's answer."""

@@ -109,7 +109,7 @@ class ClearText(CallRequest, frozen=True):
     """Discard the words that wait."""
 
 
-class HearPadding(CallRequest, frozen=True):
+class FeedPadding(CallRequest, frozen=True):
     """Add ``frames`` frames of silence after the unfinished frame ``tail``; ``upto`` is the total number
     requested so far.
 
@@ -131,13 +131,13 @@ class Arm(CallRequest, frozen=True):
 
 
 class Noted(CallRequest, frozen=True):
-    """Store numbered messages before they are sent, with the text of replies to frames below ``told_frame``.
+    """Store numbered messages before they are sent, with the text of replies to frames below ``text_frame``.
 
     ``kept`` is for the next connection of the call, in the protocol's own format.
     """
 
     notes: tuple[Note, ...]
-    told_frame: Count
+    text_frame: Count
     kept: Kept = b""
 
 

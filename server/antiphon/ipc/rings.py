@@ -431,11 +431,11 @@ class OutputRings:
         self.taken[lease] = end
         return found, start - before
 
-    def rewound(self, lease: int, frame: int, told_frame: int, replay_frames: int) -> tuple[int, int, int]:
+    def rewound(self, lease: int, frame: int, text_frame: int, replay_frames: int) -> tuple[int, int, int]:
         """The position to replay from, the frame of its reply (or of the next reply), and the number of
         replies given.
 
-        Available replies after ``frame`` are replayed: from ``told_frame`` on, and the last ``replay_frames``
+        Available replies after ``frame`` are replayed: from ``text_frame`` on, and the last ``replay_frames``
         before it.
         """
         written, taken = int(self.written[lease]), int(self.taken[lease])
@@ -443,7 +443,7 @@ class OutputRings:
         frames = self.marks[lease, np.arange(first, written) % self.capacity, 0]
         if not frames.size:
             return taken, frame + 1, 0
-        wanted = max(frame + 1, min(told_frame, int(frames[-1]) + 1 - replay_frames))
+        wanted = max(frame + 1, min(text_frame, int(frames[-1]) + 1 - replay_frames))
         place = min(taken, first + int(np.searchsorted(frames, wanted)))
         begin = max(place, first) - first
         replay_from = int(frames[begin]) if begin < frames.size else int(frames[-1]) + 1

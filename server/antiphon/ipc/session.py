@@ -275,7 +275,7 @@ class Session:
         if is_done:
             self._link.changed(self)
 
-    def hear_padding(self, frames: int, now_s: float) -> None:
+    def feed_padding(self, frames: int, now_s: float) -> None:
         """Process ``frames`` frames of silence on a copy of the row's state, after all audio is answered.
 
         Their replies are marked ``is_padding``. Later input is processed as if there had been no silence;
@@ -294,7 +294,7 @@ class Session:
         if self._engine.taken[self.lease] or self._writer.waiting:  # else no text is outstanding
             self._padding += frames
             tail, run = self._writer.unfinished, self._run
-            self._link.send(messages.HearPadding(self.id, run, self._padding, frames, tail, now_s))
+            self._link.send(messages.FeedPadding(self.id, run, self._padding, frames, tail, now_s))
         self._link.nudge()
 
     def _interrupt(self) -> None:
@@ -411,13 +411,13 @@ class Session:
         """Let another connection resume the call by the token that hashes to ``key``, with this API key."""
         self._link.send(messages.Arm(self.id, key, owner))
 
-    def note(self, notes: tuple[Note, ...], told_frame: int, kept: bytes = b"") -> None:
+    def note(self, notes: tuple[Note, ...], text_frame: int, kept: bytes = b"") -> None:
         """Store numbered messages before they are sent, with the text of replies to frames below
-        ``told_frame``.
+        ``text_frame``.
 
         ``kept`` is for the next connection of the call.
         """
-        self._link.send(messages.Noted(self.id, notes, told_frame, kept))
+        self._link.send(messages.Noted(self.id, notes, text_frame, kept))
 
     def acknowledge(self, seq: int) -> None:
         """Record that the client has received numbered messages up to this one."""

@@ -33,7 +33,7 @@ class FrameReply:
     (tts: the number of the step). ``pcm`` is float32 ``[frame_samples]``. ``vad`` holds one probability per
     head. ``complete_s`` is the time at which the frame's last sample arrived, ``replied_s`` the time at which
     the step ended, both on the engine's clock. ``wait_ms`` is the time from ``complete_s`` to the start of
-    the step. ``is_padding``: the reply answers flush padding (``CallSession.hear_padding``), and ``frame`` is
+    the step. ``is_padding``: the reply answers flush padding (``CallSession.feed_padding``), and ``frame`` is
     -1.
     """
 
@@ -140,7 +140,7 @@ class Resumption:
     """The data that a front end needs to continue a call on another connection.
 
     ``call`` is the id of its first session. ``notes`` are numbered messages that the client lacks; the next
-    message has ``next_seq``. The text of replies to frames below ``told_frame`` is in stored messages.
+    message has ``next_seq``. The text of replies to frames below ``text_frame`` is in stored messages.
     ``kept`` is data that the last connection stored for the next one, in the protocol's own format.
     ``replay_from`` is the first frame whose reply may still arrive; ``replayed`` is the number of replies to
     another connection that are sent again. ``unrecorded_in`` and ``unrecorded_out`` are frames of connections
@@ -151,7 +151,7 @@ class Resumption:
     parameters: SamplingParameters
     notes: tuple[Note, ...]
     next_seq: int
-    told_frame: int
+    text_frame: int
     replay_from: int
     kept: bytes = b""
     replayed: int = 0

@@ -234,7 +234,7 @@ class _Telling:
 class Transcript:
     """The words of one session. Not thread-safe.
 
-    :meth:`hear` takes the replies to the caller's frames and to the silence before them; :meth:`hear_padding`
+    :meth:`hear` takes the replies to the caller's frames and to the silence before them; :meth:`feed_padding`
     takes the replies to the silence after them.
     """
 
@@ -303,7 +303,7 @@ class Transcript:
         heard = self._frames((self._padding or self._live).words)
         return max(1, self._marks[-1].frames + self.timing.delay_frames - heard)
 
-    def hear_padding(self, token: int) -> list[Event]:
+    def feed_padding(self, token: int) -> list[Event]:
         """Process the reply to one frame of silence after the caller's audio."""
         if self._padding is None:
             self._padding = _Telling(self._live.words.fork(), self._live.is_repeating)

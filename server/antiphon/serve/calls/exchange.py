@@ -477,8 +477,8 @@ class Exchange:
         encoded_s = self._clock()
         if messages:
             if self._resume is not None and participant.session is not None:
-                told_frame = sent[-1].frame + 1 if sent else 0
-                self._resume.sequence.note(participant.session, told_frame)
+                text_frame = sent[-1].frame + 1 if sent else 0
+                self._resume.sequence.note(participant.session, text_frame)
             transport.send(messages)
         if dialect.marks:
             self._set_marks()

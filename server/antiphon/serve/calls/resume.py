@@ -57,7 +57,7 @@ class OutboundSequence:
 
     def go_on(self, found: Resumption) -> None:
         """Continue a call of another connection."""
-        self.seq, self._noted_frame, self.first_news = found.next_seq, found.told_frame, found.told_frame
+        self.seq, self._noted_frame, self.first_news = found.next_seq, found.text_frame, found.text_frame
         self.kept = self._noted_kept = found.kept
 
     def add(self, data: bytes) -> None:
@@ -65,12 +65,12 @@ class OutboundSequence:
         self._unnoted.append((self.seq, data))
         self.seq += 1
 
-    def note(self, session: CallSession, told_frame: int) -> None:
+    def note(self, session: CallSession, text_frame: int) -> None:
         """Store messages in the engine before they are sent, with the text of replies to frames below
-        ``told_frame``."""
+        ``text_frame``."""
         is_news = bool(self._unnoted) or self.kept != self._noted_kept
-        if is_news or told_frame - self._noted_frame >= self._every:
-            self._noted_frame = max(told_frame, self._noted_frame)
+        if is_news or text_frame - self._noted_frame >= self._every:
+            self._noted_frame = max(text_frame, self._noted_frame)
             self._noted_kept = self.kept
             session.note(tuple(self._unnoted), self._noted_frame, self.kept)
             self._unnoted.clear()

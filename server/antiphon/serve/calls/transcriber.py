@@ -124,7 +124,7 @@ class Transcriber(Participant[AsrNews]):
             self._held_at = None
         events += self._feed(session)
         if self._quiet_in_s() == 0.0:
-            session.hear_padding(self._transcript.padding_frames_wanted(), self._clock())
+            session.feed_padding(self._transcript.padding_frames_wanted(), self._clock())
         self.is_full = self.pending_samples > MAX_PENDING_SAMPLES
         self.words += sum(isinstance(event, Word) for event in events)
         self.due_s = now_s + self._quiet_in_s()
@@ -164,7 +164,7 @@ class Transcriber(Participant[AsrNews]):
     def _hear(self, reply: FrameReply) -> list[Event]:
         token = self._padding_id if reply.text_token is None else reply.text_token
         if reply.is_padding:
-            return self._transcript.hear_padding(token)
+            return self._transcript.feed_padding(token)
         events: list[Event] = []
         for _ in range(self._transcript.steps, reply.frame):  # lost in a step that failed for others
             events += self._transcript.hear(self._padding_id, ())

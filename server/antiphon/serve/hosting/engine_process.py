@@ -97,7 +97,7 @@ class Engines:
         """Report the engines' health to front ends, and drop those that read no messages."""
         while self.front_ends is not None:
             await asyncio.sleep(HEALTH_S)
-            self.front_ends.look_after()
+            self.front_ends.watch_front_ends()
 
     async def _watch_trace(self) -> None:
         """Report to the supervisor when all ticks of a trace are recorded."""
