@@ -44,10 +44,10 @@ def time_ticks(tick: Callable[[], dict[str, float]], ticks: int, *, silent: int)
 
 def our_tick(backend: HostBackend, rows: int) -> Callable[[], dict[str, float]]:
     """One tick of all rows."""
-    everyone, goes_on = np.arange(rows, dtype=np.int32), np.zeros(rows, dtype=np.bool_)
+    everyone, continues_elsewhere = np.arange(rows, dtype=np.int32), np.zeros(rows, dtype=np.bool_)
     random = np.random.default_rng(0)
     pcm = random.normal(0, 0.1, (rows, backend.info.spec.frame_samples)).astype(np.float32)
-    return lambda: dict(backend.step(StepInputs(everyone, goes_on, pcm)).stage_ms)
+    return lambda: dict(backend.step(StepInputs(everyone, continues_elsewhere, pcm)).stage_ms)
 
 
 def full_row(backend: HostBackend, frames: int) -> RowSnapshot:

@@ -140,7 +140,7 @@ def spoken_together(words: Sequence[str], parts: Sequence[str], language: str) -
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class OutputFrame:
     """Float32 ``pcm [samples]`` at 24 kHz, and the start of each word in seconds; no starts if unknown."""
 
     pcm: FloatArray
@@ -161,7 +161,7 @@ class Kokoro:
         self._symbols: dict[str, int] = json.loads((folder / "symbols.json").read_text())
         self._voices = folder / "voices"
 
-    def speak(self, voice: Voice, text: str, between: str = " ") -> Said:
+    def speak(self, voice: Voice, text: str, between: str = " ") -> OutputFrame:
         """Synthesise ``text`` with a voice, or the mean of several, modified by its throat.
 
         ``between`` are the symbols between words: ", " makes a list of them, with pauses.
@@ -187,7 +187,7 @@ class Kokoro:
         firsts = accumulate((len(part) + len(gap) for part in sounds), initial=0)
         begun = [float(ends[min(first, ends.size - 1)]) for first in firsts]
         starts = tuple(_shared(begun, words, spoken_together(words, parts, language)))
-        return _bent(voice, Said(np.asarray(pcm, np.float32).reshape(-1), starts))
+        return _bent(voice, OutputFrame(np.asarray(pcm, np.float32).reshape(-1), starts))
 
     def _styles(self, name: str) -> FloatArray:
         return np.fromfile(self._voices / f"{name}.bin", np.float32).reshape(STYLES)
@@ -203,9 +203,9 @@ def _shared(begun: Sequence[float], words: Sequence[str], counts: Sequence[int])
         at += count
 
 
-def _bent(voice: Voice, said: Said) -> Said:
+def _bent(voice: Voice, said: OutputFrame) -> OutputFrame:
     if voice.throat is None:
         return said
     pcm = voice.throat.bent(said.pcm, SAMPLE_RATE)
     slower = pcm.size / said.pcm.size
-    return Said(pcm, tuple(start * slower for start in said.starts_s))
+    return OutputFrame(pcm, tuple(start * slower for start in said.starts_s))

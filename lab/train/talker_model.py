@@ -253,8 +253,8 @@ class Talker(nn.Module):
 def text_weights(text: Tensor, settings: Settings) -> Tensor:
     """Weight of each token of ``text [B, T]`` in the loss."""
     is_soon = soon_after_words(text)
-    goes_on = soon_after_words(text.flip(1)).flip(1)
-    stopping = torch.where(goes_on, settings.stopping_weight, settings.ending_weight)
+    continues_elsewhere = soon_after_words(text.flip(1)).flip(1)
+    stopping = torch.where(continues_elsewhere, settings.stopping_weight, settings.ending_weight)
     padding = torch.where(is_soon, stopping, settings.padding_weight)
     mark = torch.where(is_soon, settings.mark_weight, settings.first_mark_weight)
     weight = torch.where(text == PAD, padding, settings.word_weight)

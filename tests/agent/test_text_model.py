@@ -20,17 +20,17 @@ from antiphon.agent.chat_stream import (
     TextPiece,
     TokensUsed,
 )
-from antiphon.agent.text_model import MAX_LIST_BYTES, Endpoint, Patience, TextModel, TextRequest
+from antiphon.agent.text_model import MAX_LIST_BYTES, Endpoint, TextModelTimeouts, TextModel, TextRequest
 from antiphon.errors import TextModelError
 from tests.support.text_model import KEY, Answer, TextModelServer, calls, ending, piece, says
 
 REQUEST = TextRequest([{"role": "user", "content": "Hello?"}], max_tokens=50)
-QUICK = Patience(connect_s=1.0, first_s=0.2, next_s=0.2)
-PATIENT = Patience()
+QUICK = TextModelTimeouts(connect_s=1.0, first_s=0.2, next_s=0.2)
+PATIENT = TextModelTimeouts()
 
 
 async def asked(
-    *servers: TextModelServer, request: TextRequest = REQUEST, patience: Patience = PATIENT
+    *servers: TextModelServer, request: TextRequest = REQUEST, patience: TextModelTimeouts = PATIENT
 ) -> list[Piece]:
     """The reply of a client to whom these servers are an endpoint each."""
     model = TextModel([Endpoint(server.url, "scripted") for server in servers], patience)
@@ -176,7 +176,7 @@ def test_what_was_said_stays_and_no_other_is_asked_once_a_reply_has_begun() -> N
 
 
 def test_a_model_may_think_longer_than_it_may_be_silent_but_not_for_ever() -> None:
-    async def scene(answer: Answer, patience: Patience) -> list[Piece]:
+    async def scene(answer: Answer, patience: TextModelTimeouts) -> list[Piece]:
         async with TextModelServer(answer, usual=answer).serve() as server:
             found = await asked(server, patience=patience)
             assert len(server.requests) == 1
@@ -184,10 +184,10 @@ def test_a_model_may_think_longer_than_it_may_be_silent_but_not_for_ever() -> No
 
     thinking = [piece(reasoning_content="Hm. ")] * 8
     slow = Answer([*thinking, piece("Yes."), *ending()], pause_s=0.1)
-    found = asyncio.run(scene(slow, Patience(first_s=0.6, next_s=0.6)))
+    found = asyncio.run(scene(slow, TextModelTimeouts(first_s=0.6, next_s=0.6)))
     assert text_of(found) == "Yes."
     with pytest.raises(TextModelError, match=r"has not begun a reply within 0\.3 s"):
-        asyncio.run(scene(Answer(thinking, repeats=True), Patience(first_s=0.2, next_s=0.2, think_s=0.3)))
+        asyncio.run(scene(Answer(thinking, repeats=True), TextModelTimeouts(first_s=0.2, next_s=0.2, reasoning_s=0.3)))
 
 
 def test_counts_of_tokens_and_empty_parts_of_calls_are_no_progress() -> None:
@@ -197,7 +197,7 @@ def test_counts_of_tokens_and_empty_parts_of_calls_are_no_progress() -> None:
     async def scene() -> None:
         answer = Answer([*_first_of("time"), counts, piece(tool_calls=[empty])], repeats=True, pause_s=0.01)
         async with TextModelServer(answer).serve() as server:
-            await asked(server, patience=Patience(next_s=0.2, think_s=0.3))
+            await asked(server, patience=TextModelTimeouts(next_s=0.2, reasoning_s=0.3))
 
     with pytest.raises(TextModelError, match=r"has not continued its reply within 0\.3 s"):
         asyncio.run(scene())

@@ -11,7 +11,7 @@ import pytest
 from antiphon.agent.turns import (
     BLOCK_MS,
     Ask,
-    BringOut,
+    FlushRecogniser,
     CallerState,
     Continue,
     Drop,
@@ -43,7 +43,7 @@ def asked(turns: TurnMachine) -> None:
     voice(turns, 600)
     quiet(turns, 200)
     turns.word("hello", 100)
-    turns.brought_out(1)
+    turns.recogniser_flushed(1)
     quiet(turns, 300)
     turns.sounds()
     assert turns.reply is ReplyState.SPEAKING
@@ -53,9 +53,9 @@ def test_a_turn_ends_with_silence_and_its_reply_was_asked_for_before() -> None:
     turns = TurnMachine(RULES)
     assert voice(turns, 600) == [SpeechBegan(0)]
     assert quiet(turns, 190) == []
-    assert quiet(turns, 10) == [BringOut(1)]
+    assert quiet(turns, 10) == [FlushRecogniser(1)]
     assert turns.word("hello", 100) == []
-    assert turns.brought_out(1) == [Ask(is_early=True)]
+    assert turns.recogniser_flushed(1) == [Ask(is_early=True)]
     assert quiet(turns, 290) == []
     assert quiet(turns, 10) == [TurnEnded(1100), Release()]
 
@@ -65,13 +65,13 @@ def test_an_early_reply_never_was_where_the_caller_continues() -> None:
     voice(turns, 600)
     quiet(turns, 200)
     turns.word("hello", 100)
-    turns.brought_out(1)
+    turns.recogniser_flushed(1)
     assert voice(turns, 100) == [Drop()]
     assert turns.caller is CallerState.SPEAKING
-    assert quiet(turns, 200) == [BringOut(2)]
-    assert turns.brought_out(1) == []  # what was brought out before is not all of the turn
+    assert quiet(turns, 200) == [FlushRecogniser(2)]
+    assert turns.recogniser_flushed(1) == []  # what was brought out before is not all of the turn
     assert quiet(turns, 300) == [TurnEnded(1400)]
-    assert turns.brought_out(2) == [Ask()]
+    assert turns.recogniser_flushed(2) == [Ask()]
 
 
 def test_a_likely_pause_ends_a_turn_before_its_silence_does() -> None:
@@ -79,9 +79,9 @@ def test_a_likely_pause_ends_a_turn_before_its_silence_does() -> None:
     voice(turns, 600)
     assert [turns.paused(0.9) for _ in range(3)][-1] == []  # the caller is loud
     quiet(turns, 100)
-    assert turns.paused(0.9) == [TurnEnded(700), BringOut(1)]
+    assert turns.paused(0.9) == [TurnEnded(700), FlushRecogniser(1)]
     turns.word("hello", 100)
-    assert turns.brought_out(1) == [Ask()]
+    assert turns.recogniser_flushed(1) == [Ask()]
 
 
 def test_one_likely_pause_among_others_ends_nothing() -> None:
@@ -95,7 +95,7 @@ def test_a_noise_without_a_word_is_not_answered() -> None:
     turns = TurnMachine(RULES)
     voice(turns, 100)
     quiet(turns, 500)
-    assert turns.brought_out(1) == []
+    assert turns.recogniser_flushed(1) == []
     assert turns.reply is ReplyState.NONE
 
 
@@ -124,9 +124,9 @@ def test_a_word_that_is_written_after_the_silence_behind_it_ends_its_turn_withou
     voice(turns, 100)
     quiet(turns, 600)
     start_ms = turns.now_ms - 700
-    ended = [TurnEnded(turns.now_ms), BringOut(turns.number + 1)]
+    ended = [TurnEnded(turns.now_ms), FlushRecogniser(turns.number + 1)]
     assert turns.word("stop", start_ms) == [SpeechBegan(start_ms), Interrupt(), *ended]
-    assert turns.brought_out(turns.number) == [Ask()]
+    assert turns.recogniser_flushed(turns.number) == [Ask()]
 
 
 def test_a_short_word_that_is_no_backchannel_cuts_the_reply() -> None:
@@ -135,7 +135,7 @@ def test_a_short_word_that_is_no_backchannel_cuts_the_reply() -> None:
     voice(turns, 150)
     quiet(turns, 400)
     start_ms = turns.now_ms - 550
-    assert turns.word("Stop!", start_ms) == [SpeechBegan(start_ms), Interrupt(), BringOut(turns.number)]
+    assert turns.word("Stop!", start_ms) == [SpeechBegan(start_ms), Interrupt(), FlushRecogniser(turns.number)]
 
 
 def test_a_late_word_of_the_turn_before_cuts_nothing() -> None:
@@ -150,8 +150,8 @@ def test_speech_cuts_nothing_where_it_is_not_to_and_is_answered_after_the_reply(
     asked(turns)
     assert voice(turns, 600) == [SpeechBegan(turns.now_ms - 600)]
     turns.word("and", turns.now_ms - 500)
-    assert quiet(turns, 500) == [BringOut(2), TurnEnded(turns.now_ms)]
-    assert turns.brought_out(2) == []
+    assert quiet(turns, 500) == [FlushRecogniser(2), TurnEnded(turns.now_ms)]
+    assert turns.recogniser_flushed(2) == []
     assert turns.over() == [Ask()]
 
 
@@ -170,7 +170,7 @@ def test_speech_that_outlasts_a_reply_is_a_turn(ending: str) -> None:
     assert quiet(turns, 50) == []
     assert voice(turns, 2000) == [SpeechBegan(start_ms)]
     turns.word("and", start_ms + 100)
-    assert [type(it) for it in quiet(turns, 600)] == [BringOut, TurnEnded]
+    assert [type(it) for it in quiet(turns, 600)] == [FlushRecogniser, TurnEnded]
 
 
 def test_words_that_a_client_takes_back_are_not_answered_and_later_ones_are() -> None:
@@ -180,14 +180,14 @@ def test_words_that_a_client_takes_back_are_not_answered_and_later_ones_are() ->
     assert turns.forget() == []
     assert [turns.is_forgotten(ms) for ms in (100, 599, 600)] == [True, True, False]
     quiet(turns, 500)
-    assert turns.brought_out(1) == []
+    assert turns.recogniser_flushed(1) == []
     asked_ms = turns.now_ms
     voice(turns, 600)
     turns.word("hello", asked_ms + 100)
     assert turns.forget() == []
     turns.word("again", turns.now_ms)
-    assert quiet(turns, 200) == [BringOut(2)]
-    assert turns.brought_out(2) == [Ask(is_early=True)]
+    assert quiet(turns, 200) == [FlushRecogniser(2)]
+    assert turns.recogniser_flushed(2) == [Ask(is_early=True)]
     assert turns.forget() == [Drop()]  # it was asked with words that are taken back
 
 
@@ -213,10 +213,10 @@ def test_manual_turns_end_with_the_clients_word_and_are_answered_when_it_asks() 
     turns = TurnMachine(replace(RULES, is_manual=True))
     assert voice(turns, 900) == []
     assert quiet(turns, 900) == []
-    assert turns.commit() == [TurnEnded(1800, is_manual=True), BringOut(1)]
+    assert turns.commit() == [TurnEnded(1800, is_manual=True), FlushRecogniser(1)]
     assert turns.create() == []
     turns.word("hello", 300)
-    assert turns.brought_out(1) == [Ask()]
+    assert turns.recogniser_flushed(1) == [Ask()]
     assert turns.create() == []
     assert turns.cancel() == [Interrupt(by_caller=False)]
     assert turns.create() == [Ask()]
@@ -231,7 +231,7 @@ def test_the_text_model_may_speak_once_to_a_silent_caller() -> None:
     assert quiet(turns, 9000) == []
     voice(turns, 300)
     quiet(turns, 500)
-    turns.brought_out(1)
+    turns.recogniser_flushed(1)
     assert quiet(turns, 2000)[-1] == FallIdle()
 
 
@@ -289,7 +289,7 @@ class World:
                     assert self.request is not None
                     assert self.request.is_held
                     self.request.is_held = False
-                case BringOut(number):
+                case FlushRecogniser(number):
                     self.bringing.append(number)
                 case TurnEnded():
                     self.turns_ended += 1
@@ -308,7 +308,7 @@ class World:
                 text = chance.choice(("hello", "yes", "stop"))
                 yield turns.word(text, max(0, turns.now_ms - chance.randint(0, 900)))
             if self.bringing and chance.random() < 0.5:
-                yield turns.brought_out(self.bringing.pop(0))
+                yield turns.recogniser_flushed(self.bringing.pop(0))
             if chance.random() < 0.3:
                 yield turns.paused(chance.random())
             is_same = request is not None and request is self.request
@@ -336,7 +336,7 @@ class World:
         for _ in range(20):
             self.do(self.turns.heard([False] * 20))
             while self.bringing:
-                self.do(self.turns.brought_out(self.bringing.pop(0)))
+                self.do(self.turns.recogniser_flushed(self.bringing.pop(0)))
             if self.request is not None and not (self.request.is_early or self.request.is_held):
                 self.end_reply()
                 self.do(self.turns.over())

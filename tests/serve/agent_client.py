@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.agent.config import AgentConfig, TextModelConfig
-from antiphon.agent.text_model import Patience
+from antiphon.agent.text_model import TextModelTimeouts
 from antiphon.backends.base import FloatArray
 from tests.serve.asr_client import STT, spoken
 from tests.serve.harness import FRAME_SAMPLES, Server, serving
@@ -48,8 +48,8 @@ async def agent_serving(
 
 
 def patient(server: Server, **limits: float) -> None:
-    """Let the agent wait for its text model within these limits; see :class:`Patience`."""
-    server.services.agents["assistant"].text_model.patience = Patience(**limits)
+    """Let the agent wait for its text model within these limits; see :class:`TextModelTimeouts`."""
+    server.services.agents["assistant"].text_model.patience = TextModelTimeouts(**limits)
 
 
 def hum(frames: int) -> FloatArray:

@@ -87,14 +87,14 @@ async def test_a_front_end_reports_asks_and_obeys_over_its_control_socket() -> N
 
     heard = asyncio.Event()
 
-    def hear_phase(message: Message, _: Any) -> ControlReply:
+    def note_phase(message: Message, _: Any) -> ControlReply:
         assert isinstance(message, CanaryPhase)
-        client.hear_phase(message.phase)
+        client.note_phase(message.phase)
         heard.set()
         return None
 
     supervisor = MessageSocket(ours, CONTROL, hear, lost=lambda _: None)
-    front_end = MessageSocket(theirs, CONTROL, hear_phase, lost=lambda _: None)
+    front_end = MessageSocket(theirs, CONTROL, note_phase, lost=lambda _: None)
     client = SupervisorClient(front_end.send, front_end.ask)
     try:
         assert client.phase == Phase.RUNNING

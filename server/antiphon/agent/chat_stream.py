@@ -63,7 +63,7 @@ class ReplyEnded:
 Piece: TypeAlias = TextPiece | CallPiece | TokensUsed | ReplyEnded
 
 
-class Thoughts:
+class ReasoningFilter:
     """Removes a model's reasoning from its text, between ``<think>`` and ``</think>``."""
 
     MARKS: Final = ("<think>", "</think>")
@@ -102,7 +102,7 @@ class ChatStream:
         """Start before the first byte."""
         self.is_done = False
         self.events = 0
-        self._thoughts = Thoughts()
+        self._thoughts = ReasoningFilter()
         self._rest = b""
         self._has_ended = False
         self._chars = self._argument_chars = 0

@@ -100,13 +100,13 @@ class TextRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class TextModelTimeouts:
     """Timeouts of a text model, in seconds."""
 
     connect_s: float = CONNECT_S
     first_s: float = FIRST_S
     next_s: float = NEXT_S
-    think_s: float = THINK_S
+    reasoning_s: float = THINK_S
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class TextModel:
     """Text models in the order in which they are tried; ``running`` counts replies in progress."""
 
     endpoints: Sequence[Endpoint]
-    patience: Patience = field(default_factory=Patience)
+    patience: TextModelTimeouts = field(default_factory=TextModelTimeouts)
     running: int = 0
     _session: aiohttp.ClientSession | None = None
     _names: dict[str, str] = field(default_factory=dict)
@@ -223,7 +223,7 @@ class TextModel:
     async def _ask(self, endpoint: Endpoint, request: TextRequest) -> AsyncGenerator[Piece]:
         stream, limit_s = ChatStream(), self.patience.first_s
         what, clock = "begun a reply", asyncio.get_running_loop().time
-        within_s, latest_s = limit_s, clock() + self.patience.think_s
+        within_s, latest_s = limit_s, clock() + self.patience.reasoning_s
         try:
             async with asyncio.timeout(limit_s) as limit:
                 body = request.body(await self.name(endpoint))
@@ -239,12 +239,12 @@ class TextModel:
                             for piece in pieces:
                                 yield piece
                             if any(not isinstance(it, TokensUsed) for it in pieces):
-                                latest_s = clock() + self.patience.think_s
+                                latest_s = clock() + self.patience.reasoning_s
                         if stream.is_done:
                             return
                         if stream.events > before:
                             until_s = min(clock() + limit_s, latest_s)
-                            within_s = limit_s if until_s < latest_s else self.patience.think_s
+                            within_s = limit_s if until_s < latest_s else self.patience.reasoning_s
                             limit.reschedule(until_s)
                         await asyncio.sleep(0)  # all of a reply may have arrived at once: let others run
                     stream.finish()

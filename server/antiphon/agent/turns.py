@@ -89,8 +89,8 @@ class TurnEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class BringOut:
-    """Flush the recogniser; :meth:`TurnMachine.brought_out` with this number reports the end of the flush."""
+class FlushRecogniser:
+    """Flush the recogniser; :meth:`TurnMachine.recogniser_flushed` with this number reports the end of the flush."""
 
     number: int
 
@@ -135,12 +135,12 @@ class FallIdle:
 
 
 TurnAction: TypeAlias = (
-    SpeechBegan | TurnEnded | BringOut | Ask | Release | Drop | Hold | Continue | Interrupt | FallIdle
+    SpeechBegan | TurnEnded | FlushRecogniser | Ask | Release | Drop | Hold | Continue | Interrupt | FallIdle
 )
 
 
 class TurnMachine:
-    """The turns of one call. ``is_bringing``: the :class:`BringOut` with ``number`` is pending."""
+    """The turns of one call. ``is_flushing``: the :class:`FlushRecogniser` with ``number`` is pending."""
 
     def __init__(self, rules: TurnRules) -> None:
         """Start in silence."""
@@ -153,7 +153,7 @@ class TurnMachine:
         self._forgotten: deque[tuple[int, int]] = deque(maxlen=8)  # withdrawn by the client, in ms
         self._has_words = self._is_out = False  # of the turn: words, and whether all of them are transcribed
         self.number = 0
-        self.is_bringing = False
+        self.is_flushing = False
         self._wants = False  # an answer is due once the words are transcribed and the last reply is over
         self._may_be_empty = False  # and also if there are no words
         self._pauses: deque[float] = deque(maxlen=PAUSE_FRAMES)
@@ -209,11 +209,11 @@ class TurnMachine:
         self._has_words = True
         return [*actions, *self._follow_silence()]  # it may be transcribed long after it was spoken
 
-    def brought_out(self, number: int) -> list[TurnAction]:
-        """Report that all speech before the :class:`BringOut` of this number is transcribed."""
-        if number != self.number or not self.is_bringing:
+    def recogniser_flushed(self, number: int) -> list[TurnAction]:
+        """Report that all speech before the :class:`FlushRecogniser` of this number is transcribed."""
+        if number != self.number or not self.is_flushing:
             return []
-        self.is_bringing, self._is_out = False, True
+        self.is_flushing, self._is_out = False, True
         if self.caller is CallerState.SUSPECTED and self.rules.creates and self._has_words:
             if self.reply is ReplyState.NONE and not self._wants:
                 self.reply = ReplyState.EARLY
@@ -225,7 +225,7 @@ class TurnMachine:
         """End the caller's turn, at the client's request."""
         actions = [*self._drop(), *self._let_go()]
         self.caller, self._run_ms, self._turn_end_ms = CallerState.QUIET, None, self.now_ms
-        return [*actions, TurnEnded(self.now_ms, is_manual=True), *self._bring_out()]
+        return [*actions, TurnEnded(self.now_ms, is_manual=True), *self._flush_recogniser()]
 
     def forget(self) -> list[TurnAction]:
         """Withdraw the caller's speech since the last turn, at the client's request."""
@@ -293,14 +293,14 @@ class TurnMachine:
             return self._end()
         if self.caller is CallerState.SPEAKING and self._quiet_ms >= rules.suspect_ms:
             self.caller = CallerState.SUSPECTED
-            return self._bring_out()
+            return self._flush_recogniser()
         return []
 
     def _follow_idle(self) -> list[TurnAction]:
         is_loud = self._loud_ms >= ONSET_MS
         is_busy = is_loud or self.caller is not CallerState.QUIET or self.reply is not ReplyState.NONE
         self._was_idle &= not is_loud
-        self._idle_ms = 0 if is_busy or self._wants or self.is_bringing else self._idle_ms + BLOCK_MS
+        self._idle_ms = 0 if is_busy or self._wants or self.is_flushing else self._idle_ms + BLOCK_MS
         if self._was_idle or not 0 < self.rules.idle_ms <= self._idle_ms:
             return []
         self._was_idle, self.reply = True, ReplyState.THINKING
@@ -309,15 +309,15 @@ class TurnMachine:
     def _begin(self, ms: int) -> list[TurnAction]:
         """Begin the caller's turn; an answer that is due to the last turn waits for the end of this one."""
         self.caller = CallerState.SPEAKING
-        self._is_out = self.is_bringing = False
+        self._is_out = self.is_flushing = False
         self._was_idle = False
         self._pauses.clear()
         return [SpeechBegan(ms)]
 
-    def _bring_out(self) -> list[TurnAction]:
+    def _flush_recogniser(self) -> list[TurnAction]:
         self.number += 1
-        self.is_bringing, self._is_out = True, False
-        return [BringOut(self.number)]
+        self.is_flushing, self._is_out = True, False
+        return [FlushRecogniser(self.number)]
 
     def _end(self) -> list[TurnAction]:
         """End the turn: its reply was requested, or waits for the last words."""
@@ -330,12 +330,12 @@ class TurnMachine:
         self._wants |= self.rules.creates
         if self._is_out:
             return [*ended, *self._answer()]
-        return ended if self.is_bringing else [*ended, *self._bring_out()]
+        return ended if self.is_flushing else [*ended, *self._flush_recogniser()]
 
     def _answer(self) -> list[TurnAction]:
         """Request a reply, if one is due and nothing is outstanding."""
         is_speaking = self.caller is not CallerState.QUIET
-        if not self._wants or self.is_bringing or is_speaking or self.reply is not ReplyState.NONE:
+        if not self._wants or self.is_flushing or is_speaking or self.reply is not ReplyState.NONE:
             return []
         has_something = self._has_words or self._may_be_empty
         self._wants = self._has_words = self._may_be_empty = False

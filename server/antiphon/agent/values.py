@@ -94,7 +94,7 @@ class Truncate:
 
 
 @dataclass(frozen=True, slots=True)
-class SoundAgain:
+class ReplaySound:
     """The client has a new connection, and gets the last ``seconds`` of the reply ``item`` again.
 
     ``lost_ms`` is the begin and the end of the part that the client never gets.
@@ -106,7 +106,7 @@ class SoundAgain:
 
 
 AgentRequest: TypeAlias = (
-    Configure | EndTurn | ForgetTurn | AskReply | CancelReply | PutEntry | RemoveEntry | Truncate | SoundAgain
+    Configure | EndTurn | ForgetTurn | AskReply | CancelReply | PutEntry | RemoveEntry | Truncate | ReplaySound
 )
 
 

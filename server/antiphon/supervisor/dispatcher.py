@@ -160,7 +160,7 @@ class Dispatcher:
             self._look.cancel()
         for connection in self._queue.waiting:
             self._queue.leave(connection)
-            self._turn_away(connection)
+            self._reject(connection)
 
     def _resume(self) -> None:
         self._timer = None
@@ -208,10 +208,10 @@ class Dispatcher:
             if least is None:
                 return
             (connection, address), refusal = least, "too many connections wait"
-        self._turn_away(connection)
+        self._reject(connection)
         self._log.warning("connection rejected", of="address", address=address, reason=refusal)
 
-    def _turn_away(self, connection: socket.socket) -> None:
+    def _reject(self, connection: socket.socket) -> None:
         self._loop.remove_reader(connection.fileno())
         connection.close()
         self._turned_away.inc()
@@ -246,7 +246,7 @@ class Dispatcher:
         if self._queue.waiting and self._look is None:
             wait_s = 0.0 if self._queue.bounds.is_full else self._queue.bounds.serve_wait_s(now_s)
             wait_s = max(wait_s or PAUSE_S, self._short_until_s - now_s)
-            self._look = self._loop.call_later(wait_s, self._look_again)
+            self._look = self._loop.call_later(wait_s, self._retry)
 
     def _give_next(self, share: FrontEndShare, now_s: float) -> bool:
         """Pass the next connection to a front end; false if none may be served now."""
@@ -264,7 +264,7 @@ class Dispatcher:
         self._numbers += 1
         return True
 
-    def _look_again(self) -> None:
+    def _retry(self) -> None:
         self._look = None
         if lacking := self._queue.lacks_room:
             for share in self._shares.values():

@@ -182,7 +182,7 @@ class Supervisor:
     async def _start(self) -> list[asyncio.Task[None]]:
         """Start all processes and accept callers; returns the tasks that replace front ends."""
         for number in range(self._plan.engines):
-            hear = functools.partial(self._hear_engine, number)
+            hear = functools.partial(self._handle_engine, number)
             self._engines.append(await self._plan.start_engine(number, hear))
         # A signal cancels only this task.
         described = await asyncio.gather(*(asyncio.shield(engine.ready) for engine in self._engines))
@@ -214,7 +214,7 @@ class Supervisor:
 
     async def _start_front_end(self, number: int) -> Child:
         """Start a front end; connections go to it when it is ready."""
-        hear = functools.partial(self._hear_front_end, number)
+        hear = functools.partial(self._handle_front_end, number)
         child = await self._plan.start_front_end(number, self._running_engines, hear)
         self._front_ends[number] = child
         if (trial := self._shared.trial) is not None:
@@ -316,7 +316,7 @@ class Supervisor:
     def _children(self) -> Iterable[Child]:
         return [child for child in (*self._front_ends.values(), *self._engines) if child.is_alive]
 
-    def _hear_engine(self, number: int, message: Message, _: Sequence[int]) -> ControlReply:
+    def _handle_engine(self, number: int, message: Message, _: Sequence[int]) -> ControlReply:
         match message:
             case Lost() if len(self._running_engines) > 1:
                 self._log.error("device lost", engine=self._engines[number].device, reason=message.words)
@@ -334,7 +334,7 @@ class Supervisor:
                         child.kill()
         return None
 
-    def _hear_front_end(self, number: int, message: Message, descriptors: Sequence[int]) -> ControlReply:
+    def _handle_front_end(self, number: int, message: Message, descriptors: Sequence[int]) -> ControlReply:
         match message:
             case Link():
                 self._pass_on(message, descriptors)

@@ -85,8 +85,8 @@ def prime(backend: HostBackend, row: int, prompt: Prompt) -> int:
 
 def talk(backend: HostBackend, row: int, pcm: FloatArray) -> list[StepOutputs]:
     """Step one row, which goes on where it is."""
-    rows, goes_on = np.array([row], np.int32), np.array([False])
-    return [backend.step(StepInputs(rows, goes_on, frame[None])) for frame in pcm]
+    rows, continues_elsewhere = np.array([row], np.int32), np.array([False])
+    return [backend.step(StepInputs(rows, continues_elsewhere, frame[None])) for frame in pcm]
 
 
 def said(replies: list[StepOutputs]) -> tuple[list[int], FloatArray]:

@@ -43,7 +43,7 @@ Wanted: TypeAlias = list[tuple[FloatArray, list[int]]]
 
 
 @dataclass
-class Said:
+class OutputFrame:
     """What a row was heard to say: PCM by frame, and (frame, entry) of what began."""
 
     pcm: list[FloatArray] = field(default_factory=list)
@@ -153,17 +153,17 @@ class Driver:
 
     def __init__(self, backend: TtsBackend, *, offered: int = 3) -> None:
         self.backend, self.offered = backend, offered
-        self.said: dict[int, Said] = {}
+        self.said: dict[int, OutputFrame] = {}
         self.waiting: dict[int, list[TextEntry]] = {}
         self.fresh: set[int] = set()
 
-    def begin(self, row: int, entries: Sequence[TextEntry], prompt: Prompt | None) -> Said:
+    def begin(self, row: int, entries: Sequence[TextEntry], prompt: Prompt | None) -> OutputFrame:
         if prompt is None:
             self.fresh.add(row)
         else:
             assert self.backend.prime(row, prompt).is_done
         self.waiting[row] = list(entries)
-        self.said[row] = Said()
+        self.said[row] = OutputFrame()
         return self.said[row]
 
     def tick(self, rows: Sequence[int]) -> None:
@@ -196,7 +196,7 @@ class Driver:
             self.tick(rows)
 
 
-def assert_said(said: Said, wanted: tuple[FloatArray, list[int]]) -> None:
+def assert_said(said: OutputFrame, wanted: tuple[FloatArray, list[int]]) -> None:
     pcm, steps = wanted
     assert len(said.audio) >= len(pcm) > 12 * 1920
     assert np.abs(said.audio[: len(pcm)] - pcm).max() < 2e-5
@@ -271,7 +271,7 @@ def test_a_snapshot_goes_on_the_same_in_any_row(
     driver.tick([3])
     backend.restore(3, snapshot)
     driver.waiting[3] = list(driver.waiting[0])
-    driver.said[3] = Said(list(driver.said[0].pcm), list(driver.said[0].words))
+    driver.said[3] = OutputFrame(list(driver.said[0].pcm), list(driver.said[0].words))
     driver.run([3])
     assert_said(driver.said[3], wanted[0])
 

@@ -23,7 +23,7 @@ from tests.backends.torch.test_tts import (
     GREEDY,
     TEXTS,
     Driver,
-    Said,
+    OutputFrame,
     assert_said,
     backend_of,
     entries_of,
@@ -74,7 +74,7 @@ def backend(checkpoint: Checkpoint) -> TtsBackend:
     return backend_of(checkpoint, 5)
 
 
-def begin(driver: Driver, row: int, which: int, checkpoint: Checkpoint, folder: Path) -> Said:
+def begin(driver: Driver, row: int, which: int, checkpoint: Checkpoint, folder: Path) -> OutputFrame:
     return driver.begin(row, entries_of(checkpoint, TEXTS[which]), voice(checkpoint, folder, which))
 
 

@@ -385,15 +385,15 @@ def test_which_hosts_are_ours(host: str | None, passes: bool) -> None:
     config = ServerConfig(
         allow_host=("voice.example.org",), allow_origin=("https://page.example.org", "null")
     )
-    assert host_allowed(host, allowed_hosts(config, asks_for_keys=False)) is passes
+    assert host_allowed(host, allowed_hosts(config, requires_keys=False)) is passes
 
 
 def test_the_host_is_looked_at_where_the_address_is_all_that_protects() -> None:
-    assert allowed_hosts(ServerConfig(), asks_for_keys=False) is not None
-    assert allowed_hosts(ServerConfig(), asks_for_keys=True) is None
-    assert allowed_hosts(ServerConfig(host="0.0.0.0"), asks_for_keys=False) is None
-    assert allowed_hosts(ServerConfig(host="0.0.0.0", allow_host=("a",)), asks_for_keys=True) is not None
-    assert allowed_hosts(ServerConfig(allow_host=("*",)), asks_for_keys=False) is None
+    assert allowed_hosts(ServerConfig(), requires_keys=False) is not None
+    assert allowed_hosts(ServerConfig(), requires_keys=True) is None
+    assert allowed_hosts(ServerConfig(host="0.0.0.0"), requires_keys=False) is None
+    assert allowed_hosts(ServerConfig(host="0.0.0.0", allow_host=("a",)), requires_keys=True) is not None
+    assert allowed_hosts(ServerConfig(allow_host=("*",)), requires_keys=False) is None
 
 
 async def test_a_name_that_leads_here_is_not_ours() -> None:

@@ -236,11 +236,11 @@ async def test_a_file_that_is_lost_later_keeps_nobody_from_counting(
 async def test_a_disk_that_hangs_holds_up_no_event_loop_and_keeps_every_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, here = threading.Event(), threading.get_ident()
+    continues_elsewhere, here = threading.Event(), threading.get_ident()
 
     def hang(path: Path, line: bytes) -> None:
         assert threading.get_ident() != here
-        goes_on.wait(PATIENCE_S)
+        continues_elsewhere.wait(PATIENCE_S)
         append(path, line)
 
     monkeypatch.setattr("antiphon.serve.access.line_writer.append", hang)
@@ -251,7 +251,7 @@ async def test_a_disk_that_hangs_holds_up_no_event_loop_and_keeps_every_record(
         log.write(record(log))
     assert await used(log) == 30, "a key has no more seconds while a disk hangs"
     assert not path.read_bytes()
-    goes_on.set()
+    continues_elsewhere.set()
     monkeypatch.setattr("antiphon.serve.access.usage.DISK_S", PATIENCE_S)
     other.write(record(other))
     other.close()
@@ -281,15 +281,15 @@ async def test_the_file_is_read_beside_the_event_loop(
 def test_records_beyond_those_that_may_wait_are_counted_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    goes_on = threading.Event()
-    monkeypatch.setattr("antiphon.serve.access.line_writer.append", lambda *_: goes_on.wait(PATIENCE_S))
+    continues_elsewhere = threading.Event()
+    monkeypatch.setattr("antiphon.serve.access.line_writer.append", lambda *_: continues_elsewhere.wait(PATIENCE_S))
     monkeypatch.setattr("antiphon.serve.access.line_writer.MAX_LINES", 2)
     monkeypatch.setattr("antiphon.serve.access.usage.DISK_S", 0.0)
     log = UsageLog(tmp_path / "usage", clock=Day())
     for _ in range(5):
         log.write(record(log))
     assert log.seconds_today("alice") == 50
-    goes_on.set()
+    continues_elsewhere.set()
     log.close()
     assert 2 <= caplog.messages.count("usage not kept") <= 3  # of five, two wait and one may be at the disk
     assert log.seconds_today("alice") == 50
@@ -298,10 +298,10 @@ def test_records_beyond_those_that_may_wait_are_counted_and_said(
 def test_what_waits_for_a_disk_at_the_end_is_written_or_said_to_be_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    goes_on = threading.Event()
+    continues_elsewhere = threading.Event()
 
     def hang(path: Path, line: bytes) -> None:
-        goes_on.wait(PATIENCE_S)
+        continues_elsewhere.wait(PATIENCE_S)
         append(path, line)
 
     monkeypatch.setattr("antiphon.serve.access.line_writer.append", hang)
@@ -314,7 +314,7 @@ def test_what_waits_for_a_disk_at_the_end_is_written_or_said_to_be_lost(
     log.close()
     assert caplog.messages.count("usage not kept") == 3
     monkeypatch.setattr("antiphon.serve.access.usage.CLOSE_S", PATIENCE_S)
-    threading.Timer(0.05, goes_on.set).start()
+    threading.Timer(0.05, continues_elsewhere.set).start()
     log.close()
     assert len(path.read_bytes().splitlines()) == 3
     assert log.seconds_today("alice") == 30

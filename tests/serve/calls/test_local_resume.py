@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from antiphon.agent.values import SoundAgain
+from antiphon.agent.values import ReplaySound
 from antiphon.serve.calls.local_resume import MAX_GAPS, MAX_SKIPPED_FRAMES, Recent, continued
 
 
@@ -51,11 +51,11 @@ def test_the_last_gaps_in_the_numbers_of_frames_are_known() -> None:
 
 def test_what_a_client_lacks_of_a_reply_is_counted_in_its_sound() -> None:
     recent, pcm = Recent(80.0), np.zeros(1, np.float32)
-    assert recent.sound_again(-1, 0) == SoundAgain(0.0, "", (0, 0))
+    assert recent.replayed_sound(-1, 0) == ReplaySound(0.0, "", (0, 0))
     for frame, item in enumerate(["", "old", "", *["new"] * 6, "", *["new"] * 6]):  # 3 to 8, and 10 to 15
         recent.add(frame, pcm, item)
-    assert recent.sound_again(5, 11) == SoundAgain(5 * 0.08, "new", (3 * 80, 7 * 80))
-    assert recent.sound_again(8, 10) == SoundAgain(6 * 0.08, "new", (6 * 80, 6 * 80))
-    assert recent.sound_again(1, 16) == SoundAgain(0.0, "new", (0, 12 * 80))
-    assert recent.sound_again(-1, 11) == SoundAgain(5 * 0.08, "new", (0, 0))  # it is not known what it has
-    assert recent.sound_again(99, 16) == SoundAgain(0.0, "new", (12 * 80, 12 * 80))
+    assert recent.replayed_sound(5, 11) == ReplaySound(5 * 0.08, "new", (3 * 80, 7 * 80))
+    assert recent.replayed_sound(8, 10) == ReplaySound(6 * 0.08, "new", (6 * 80, 6 * 80))
+    assert recent.replayed_sound(1, 16) == ReplaySound(0.0, "new", (0, 12 * 80))
+    assert recent.replayed_sound(-1, 11) == ReplaySound(5 * 0.08, "new", (0, 0))  # it is not known what it has
+    assert recent.replayed_sound(99, 16) == ReplaySound(0.0, "new", (12 * 80, 12 * 80))

@@ -35,7 +35,7 @@ KEY = {"kyutai-api-key": "public_token"}
 PATIENCE_S = 400.0
 AS_FAST_AS_POSSIBLE = 1000.0
 
-Said: TypeAlias = dict[str, Any]
+OutputFrame: TypeAlias = dict[str, Any]
 """One message, as msgpack has it."""
 
 
@@ -75,7 +75,7 @@ def packed(**fields: Any) -> bytes:
     return bytes(msgpack.packb(fields, use_bin_type=True, use_single_float=True))
 
 
-async def messages(ws: ClientConnection) -> AsyncIterator[Said]:
+async def messages(ws: ClientConnection) -> AsyncIterator[OutputFrame]:
     """What the server says, until it closes; every message is one map that begins with its type."""
     async with asyncio.timeout(PATIENCE_S):
         async for data in ws:
@@ -89,13 +89,13 @@ async def messages(ws: ClientConnection) -> AsyncIterator[Said]:
 class Transcript:
     """What a recognition client was told: words with their starts, and stops, in order; steps; markers."""
 
-    words: list[Said] = field(default_factory=list)
+    words: list[OutputFrame] = field(default_factory=list)
     told: list[tuple[str, float] | float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     markers: list[int] = field(default_factory=list)
     told_at_marker: int = 0
 
-    def note(self, message: Said) -> None:
+    def note(self, message: OutputFrame) -> None:
         """As the script does: a word begins, and its end comes with ``EndWord``."""
         kind, keys = message["type"], set(message) - {"type"}
         if kind == "Step":

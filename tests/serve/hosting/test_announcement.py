@@ -16,7 +16,7 @@ LOOPBACK = ["127.0.0.1"]
 async def test_a_port_is_found_once_it_is_open() -> None:
     opened, port = asyncio.Event(), TcpPort(TcpProtocol.WYOMING, 10300, "127.0.0.1")
     announcement = Announcement([port], interfaces=LOOPBACK)
-    async with announcement.made_after(opened):
+    async with announcement.announcing(opened):
         await asyncio.sleep(0)
         assert announcement.names == []
         opened.set()

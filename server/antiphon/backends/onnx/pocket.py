@@ -193,13 +193,13 @@ class OnnxUtterances(OnnxRows, HostArrays):
         latents, signs = self.lm.say(named, self.latents[named], noise, is_fixed=is_fixed)
         watch.lap("lm")
         self.latents[named] = latents
-        goes_on = np.ones(len(places), np.bool_)
+        continues_elsewhere = np.ones(len(places), np.bool_)
         for at, (speaker, sign) in enumerate(zip(speakers, signs, strict=True)):
             assert speaker.speech is not None
             if speaker.speech.ends(is_over=bool(sign > self._text.eos_threshold)):
                 self._end(named[at])
-                goes_on[at] = False
-        going = np.flatnonzero(goes_on)
+                continues_elsewhere[at] = False
+        going = np.flatnonzero(continues_elsewhere)
         if going.size:
             sounds = self._decode_latents(named[going], latents[going], is_fixed=is_fixed)
             for at, sound in zip(going.tolist(), sounds, strict=True):
@@ -207,7 +207,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
                 begun[places[at]] = self._count(named[at], sound)
                 pcm[places[at]] = sound
         watch.lap("decode")
-        return [places[at] for at in np.flatnonzero(~goes_on).tolist()]
+        return [places[at] for at in np.flatnonzero(~continues_elsewhere).tolist()]
 
     def _noise(self, row: int) -> FloatArray:
         parameters = self.parameters[row]

@@ -86,7 +86,7 @@ class Access:
         self._limits = config.limits
 
     @property
-    def asks_for_keys(self) -> bool:
+    def requires_keys(self) -> bool:
         """Whether callers need a key."""
         return self._keys is not None
 
@@ -115,7 +115,7 @@ class Access:
 
     def identify(self, request: web.Request, *, may_lack_key: bool = False) -> Caller:
         """The sender of a request; with ``may_lack_key`` it may present a key later, through
-        :meth:`known_by`.
+        :meth:`identified_by`.
 
         Raises:
             web.HTTPUnauthorized: the key is missing, or not in the file.
@@ -123,7 +123,7 @@ class Access:
         is_later = may_lack_key and self.needs_key(request)
         return Caller(None if is_later else self._key_of(request), self.address_of(request))
 
-    def known_by(self, key: str | None, caller: Caller) -> Caller:
+    def identified_by(self, key: str | None, caller: Caller) -> Caller:
         """Identify a caller by ``key`` in its first message, if it needs a key and has not yet presented one.
 
         Raises:

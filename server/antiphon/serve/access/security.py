@@ -80,7 +80,7 @@ def host_allowed(host: str | None, allowed: Collection[str] | None) -> bool:
     return True
 
 
-def allowed_hosts(config: ServerConfig, *, asks_for_keys: bool) -> frozenset[str] | None:
+def allowed_hosts(config: ServerConfig, *, requires_keys: bool) -> frozenset[str] | None:
     """The names, apart from addresses, that requests may use as host; None for any.
 
     This protects against DNS rebinding, in which the address of a foreign name changes to the server's. It is
@@ -88,7 +88,7 @@ def allowed_hosts(config: ServerConfig, *, asks_for_keys: bool) -> frozenset[str
     servers the host is checked only if ``allow_host`` is set.
     """
     is_local = config.host in ("localhost", "::1") or config.host.startswith("127.")
-    if "*" in config.allow_host or not (config.allow_host or (is_local and not asks_for_keys)):
+    if "*" in config.allow_host or not (config.allow_host or (is_local and not requires_keys)):
         return None
     origins = (urlsplit(origin).hostname for origin in config.allow_origin if "://" in origin)
     return frozenset(name.lower() for name in (config.host, *config.allow_host, *origins) if name)

@@ -124,7 +124,7 @@ class SupervisorClient:
         """Report that one call of a version on trial has ended."""
         self._send(Compared(arm, caller, signals.values))
 
-    def hear_phase(self, phase: Phase) -> None:
+    def note_phase(self, phase: Phase) -> None:
         """Set the phase of the trial."""
         self.phase = phase
 

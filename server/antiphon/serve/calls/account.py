@@ -75,5 +75,5 @@ class Account:
             self._services.access.ended(used)
         desk, seen, session = self._services.canary, self._observation, self._participant.session
         if desk is not None and seen is not None and session is not None:
-            goes_on = isinstance(session.error, ReplacedError | MovedError)
-            desk.ended(self.model, self._caller, seen, session, goes_on=goes_on)
+            continues_elsewhere = isinstance(session.error, ReplacedError | MovedError)
+            desk.ended(self.model, self._caller, seen, session, continues_elsewhere=continues_elsewhere)

@@ -35,7 +35,7 @@ from antiphon.agent.values import (
     ReplyOver,
     ReplySound,
     ReplyText,
-    SoundAgain,
+    ReplaySound,
     ToolCalled,
     Truncate,
     TurnStarted,
@@ -242,7 +242,7 @@ class Agent(Participant[AgentNews]):
                 self._history.remove(item)
             case Truncate(item, heard_ms):
                 self._history.cut(item, heard_ms)
-            case SoundAgain(seconds, item, lost_ms):
+            case ReplaySound(seconds, item, lost_ms):
                 self._again_s = now_s
                 self._ended_s = self._flushed_s = math.nan  # the wait for a client is not the agent's
                 if self._reply is not None and self._reply.item == item:
@@ -282,10 +282,10 @@ class Agent(Participant[AgentNews]):
                     case FrameHeard(_, pauses) if len(pauses) > PAUSE_HEAD:
                         self._do(self._turns.paused(pauses[PAUSE_HEAD]), now_s)
                     case Marked(number):
-                        is_asked = number == self._turns.number and self._turns.is_bringing
+                        is_asked = number == self._turns.number and self._turns.is_flushing
                         if is_asked and not math.isnan(self._flushed_s):
                             self.parts.metrics.flushed(now_s - self._flushed_s)
-                        self._do(self._turns.brought_out(number), now_s)
+                        self._do(self._turns.recogniser_flushed(number), now_s)
 
     def _write(self, word: Word, now_s: float) -> None:
         """Add a word to the caller's turn; a backchannel belongs to no turn."""
@@ -293,14 +293,14 @@ class Agent(Participant[AgentNews]):
         if turns.is_forgotten(start_ms):
             return
         self._do(turns.word(word.text, start_ms), now_s)
-        is_over = turns.caller is CallerState.QUIET and not turns.is_bringing
+        is_over = turns.caller is CallerState.QUIET and not turns.is_flushing
         if is_over and not turns.rules.is_manual:
             return
         self._words.append(word.text)
         self._put_words()
         self._news.append(WordHeard(word.text, start_ms, round(1000 * word.end_s)))
 
-    def _tell_written(self) -> None:
+    def _report_written(self) -> None:
         """Report that the turn that ended has all its words."""
         if self._owes_words:
             self._owes_words = False
@@ -321,16 +321,16 @@ class Agent(Participant[AgentNews]):
         for action in actions:
             match action:
                 case acts.SpeechBegan(ms):
-                    self._tell_written()
+                    self._report_written()
                     self._item, self._words = self._new_id("item"), []
                     self._news.append(TurnStarted(self._item, ms))
                 case acts.TurnEnded(ms, is_manual):
                     self._ended_s, self._owes_words = now_s, True
                     if not is_manual:
                         self._news.append(TurnStopped(ms))
-                case acts.BringOut(number):
+                case acts.FlushRecogniser(number):
                     self._flushed_s = now_s
-                    self._asr.bring_out(number)
+                    self._asr.flush_recogniser(number)
                 case acts.Ask(is_early):
                     self._ask(is_early=is_early)
                 case acts.FallIdle():
@@ -346,10 +346,10 @@ class Agent(Participant[AgentNews]):
                     self._leave()
                 case acts.Interrupt(by_caller) if self._reply is not None:
                     self._history.cut(self._reply.item, self._reply.heard_ms(now_s))
-                    self._tell_over(self._reply.over(INTERRUPTED if by_caller else CANCELLED))
+                    self._report_over(self._reply.over(INTERRUPTED if by_caller else CANCELLED))
                     self._leave()
-        if not self._turns.is_bringing:
-            self._tell_written()
+        if not self._turns.is_flushing:
+            self._report_written()
             if self._reply is None:
                 self._ended_s = math.nan  # the turn has no reply whose first sound could be measured
 
@@ -405,7 +405,7 @@ class Agent(Participant[AgentNews]):
                     self.parts.metrics.sounded(now_s - self._ended_s)
                 self._ended_s = math.nan
             if isinstance(news, ReplyOver):
-                self._tell_over(news)
+                self._report_over(news)
                 self._leave()
                 self._do(self._turns.over(), now_s)
             else:
@@ -428,7 +428,7 @@ class Agent(Participant[AgentNews]):
                     self.parts.metrics.used(read, written)
                 yield piece
 
-    def _tell_over(self, over: ReplyOver) -> None:
+    def _report_over(self, over: ReplyOver) -> None:
         self.parts.metrics.ended(over.outcome)
         self._news.append(over)
 

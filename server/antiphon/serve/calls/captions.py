@@ -70,16 +70,16 @@ class Captions:
         """Whether all speech is transcribed."""
         return self._hearing is None or self._hearing.is_idle
 
-    def advance(self, *, may_tell: bool) -> list[Word | Marked | events.Info]:
+    def advance(self, *, may_report: bool) -> list[Word | Marked | events.Info]:
         """Advance; returns the new words, markers, and at the end one notice if it failed.
 
-        If ``may_tell`` is false, words are kept for later.
+        If ``may_report`` is false, words are kept for later.
         """
         hearing = self._hearing
         if hearing is None:
             return []
         words: list[Word | Marked | events.Info] = []
-        for news in hearing.advance(self._clock(), may_take=may_tell):
+        for news in hearing.advance(self._clock(), may_take=may_report):
             hearing.sent(news, self._clock(), lambda _since_s: 0.0)
             words += [event for event in news.events if isinstance(event, Word | Marked)]
         if hearing.state is SessionState.CLOSED:

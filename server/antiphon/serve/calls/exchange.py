@@ -93,7 +93,7 @@ class Exchange:
         self.heard_at_s = -math.inf
         self.congested_since_s: float | None = None
         self._is_listening = self._is_preparing = self._is_finished = self._is_input_over = False
-        self._told_ahead: int | None = None
+        self._reported_ahead: int | None = None
         self._close_s: tuple[float, float] | None = None  # earliest and latest end
         self._room = asyncio.Event()
         self._needs_room = False
@@ -386,7 +386,7 @@ class Exchange:
         if self._is_listening:
             self.waiting.extend(participant.advance(now_s, may_take=not (is_congested or self.waiting)))
             if self.captions is not None:
-                for told in self.captions.advance(may_tell=not is_congested):
+                for told in self.captions.advance(may_report=not is_congested):
                     self._do_all(self.dialect.caption(told))
             if not is_congested and self._write(transport, REPLIES_A_TURN):
                 return True
@@ -441,9 +441,9 @@ class Exchange:
             self._is_listening = True
             participant.begin(now_s)
             self.send(dialect.listening())
-        elif session is not None and (ahead := session.position) not in (None, self._told_ahead):
+        elif session is not None and (ahead := session.position) not in (None, self._reported_ahead):
             assert ahead is not None
-            self._told_ahead = ahead
+            self._reported_ahead = ahead
             self.send(dialect.queued(ahead, session.retry_after_s))
 
     def _facts(self, now_s: float) -> HelloFacts:

@@ -12,7 +12,7 @@ import hmac
 from collections import deque
 from typing import Any, Final
 
-from antiphon.agent.values import SoundAgain
+from antiphon.agent.values import ReplaySound
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import ResumeError
 from antiphon.protocol import resume
@@ -105,7 +105,7 @@ class Recent:
         unsent = sum(max(0, min(end, first) - max(begin, frame + 1)) for begin, end in gaps)
         return first, max(0, first - frame - 1 - unsent) if frame >= 0 else 0, again
 
-    def sound_again(self, frame: int, first: int) -> SoundAgain:
+    def replayed_sound(self, frame: int, first: int) -> ReplaySound:
         """The part of the last reply that a client gets again from frame ``first`` on, and the part that it
         lacks.
 
@@ -113,7 +113,7 @@ class Recent:
         """
         again_ms, lost_ms = self._sound_ms(first), self._sound_ms(frame + 1)
         seconds = (self._sound_ms(self._next) - again_ms) / 1000
-        return SoundAgain(seconds, self._item, (lost_ms, again_ms) if frame >= 0 else (0, 0))
+        return ReplaySound(seconds, self._item, (lost_ms, again_ms) if frame >= 0 else (0, 0))
 
     def _sound_ms(self, frame: int) -> int:
         """Milliseconds of the last reply in the frames before this one."""

@@ -92,7 +92,7 @@ class OutputListener:
         while True:
             await self._is_woken.wait()
             self._is_woken.clear()
-            for found in self._recogniser.advance(may_tell=True):
+            for found in self._recogniser.advance(may_report=True):
                 if isinstance(found, Word):
                     self._words.append(found.text)
                 elif isinstance(found, Marked):

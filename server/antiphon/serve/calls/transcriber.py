@@ -98,7 +98,7 @@ class Transcriber(Participant[AsrNews]):
             raise ProtocolError(f"{MAX_MARKERS} markers wait to come back; that is the most there can be")
         self._input.append(marker)
 
-    def bring_out(self, marker: int) -> None:
+    def flush_recogniser(self, marker: int) -> None:
         """Add a marker that returns as fast as the model runs: later audio waits until then.
 
         Raises:

@@ -106,7 +106,7 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
             worker=terms.get("worker", ""),
         )
         audio = [moshi.encode(it) for frame, pcm in frames for it in self._audio(frame, pcm)]
-        again = self._recent.sound_again(claim.frame, first)
+        again = self._recent.replayed_sound(claim.frame, first)
         return [*self.event(event), *self._resume.sequence.after(claim.seq), *audio], [Instruct(again)]
 
     def encode(self, event: moshi.Message) -> Sequence[Message]:

@@ -232,7 +232,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
         )
         lacking = [data.decode() for data in self._resume.sequence.after(again.claim.seq)]
         audio = [self._audio(pcm, frame) for frame, pcm in frames]
-        sound = self._recent.sound_again(again.claim.frame, first)
+        sound = self._recent.replayed_sound(again.claim.frame, first)
         return [self.written(event), *lacking, *audio], [Instruct(sound)]
 
     def error(self, error: AntiphonError) -> tuple[Sequence[Message], int]:

@@ -39,7 +39,7 @@ class Announcement:
         self._ports, self.names, self.made = ports, list[str](), asyncio.Event()
 
     @contextlib.asynccontextmanager
-    async def made_after(self, opened: asyncio.Event) -> AsyncIterator[None]:
+    async def announcing(self, opened: asyncio.Event) -> AsyncIterator[None]:
         """Announce the ports for the block, once they are open."""
         announcing = asyncio.create_task(self._announce(opened))
         try:

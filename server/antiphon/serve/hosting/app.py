@@ -92,7 +92,7 @@ def build_app(
     access, agents = access or Access(config), make_agents(config.served_agents, models, families)
     own_names = [f"{agent.name}={agent.stt.name}" for agent in agents.values()]  # the agents' own names
     served = Models(models, (*config.alias, *own_names))
-    hosts = allowed_hosts(config, asks_for_keys=access.asks_for_keys)
+    hosts = allowed_hosts(config, requires_keys=access.requires_keys)
     app = web.Application(
         client_max_size=config.limits.max_message_bytes,
         middlewares=[
@@ -108,7 +108,7 @@ def build_app(
     recorder, own_log = make_recorder(config), log or Log()
     shared = access.client.shared
     if shared is not None and config.canary is not None:
-        rules, hear = TrialRules(share=config.canary_share), access.client.hear_phase
+        rules, hear = TrialRules(share=config.canary_share), access.client.note_phase
         shared.trial = KeptTrial(rules, registry=families.registry, log=own_log, on_phase=hear)
     router = None
     if config.canary is not None:

@@ -88,11 +88,11 @@ class CanaryRouter:
         observation: Observation,
         session: CallSession,
         *,
-        goes_on: bool,
+        continues_elsewhere: bool,
     ) -> None:
-        """Stop watching a call. A call that ``goes_on`` elsewhere is judged where it ends."""
+        """Stop watching a call. A call that ``continues_elsewhere`` elsewhere is judged where it ends."""
         error, stats = session.error, session.stats()
-        if goes_on or (not stats.frames_taken and error is None):
+        if continues_elsewhere or (not stats.frames_taken and error is None):
             observation.forget()
             return
         signals = observation.signals(stats, error)

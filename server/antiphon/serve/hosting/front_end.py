@@ -75,14 +75,14 @@ class Connections:
         server: web.Server,
         tcp: TcpServer,
         connect_timeout_s: float,
-        calls_apart: Callable[[], int] = lambda: 0,
+        calls_outside_requests: Callable[[], int] = lambda: 0,
     ) -> None:
         """Report to ``peer`` about the connections of both servers; TLS may take ``connect_timeout_s``.
 
-        ``calls_apart`` returns the number of calls outside HTTP requests.
+        ``calls_outside_requests`` returns the number of calls outside HTTP requests.
         """
         self._peer, self._server, self._tcp = peer, server, tcp
-        self._connect_timeout_s, self._calls_apart = connect_timeout_s, calls_apart
+        self._connect_timeout_s, self._calls_apart = connect_timeout_s, calls_outside_requests
         self._busy = 0  # as reported last
         self._received = 0
         self._numbers: dict[Handling, int] = {}
@@ -297,7 +297,7 @@ class FrontEnd:
                     self._early_drain = message
                     self.peer.send(messages.Drained())  # there are no calls
             case messages.CanaryPhase():
-                self._access.client.hear_phase(message.phase)
+                self._access.client.note_phase(message.phase)
             case messages.Reread():
                 self._reread()
             case messages.Cut():

@@ -42,9 +42,9 @@ def main(argv: Sequence[str]) -> int:
         check_files(config)
         # Each imports modules that the other does not need, which keeps a supervisor small.
         if front_ends:
-            from antiphon.serve.hosting.processes import serve_apart
+            from antiphon.serve.hosting.processes import serve_in_processes
 
-            return serve_apart(config, front_ends)
+            return serve_in_processes(config, front_ends)
         from antiphon.serve.hosting.one_process import serve
 
         return serve(config)

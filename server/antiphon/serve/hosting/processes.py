@@ -45,7 +45,7 @@ LEAST: Final = 64
 """Minimum connections of a process with a low limit on open files; the process reports when they run out."""
 
 
-def serve_apart(config: ServerConfig, front_ends: int) -> int:
+def serve_in_processes(config: ServerConfig, front_ends: int) -> int:
     """Serve in ``front_ends`` processes in addition to the engine's; return the exit code.
 
     Raises:
@@ -110,7 +110,7 @@ async def supervise(
             await stack.enter_async_context(free_rows_port(config.host, config.free_rows_port, health))
         if config.zeroconf:
             announcement = Announcement([it for it in config.tcp_ports if it.is_announced])
-            await stack.enter_async_context(announcement.made_after(supervisor.opened))
+            await stack.enter_async_context(announcement.announcing(supervisor.opened))
         return await supervisor.run()
 
 

@@ -12,7 +12,7 @@ from antiphon.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class OutputFrame:
     """One frame of the model's output: encoded, and as float32 ``[frame_samples]``."""
 
     data: bytes
@@ -40,7 +40,7 @@ class DuplexLine:
         """Whether the model's output is speech, or was speech a moment ago."""
         return self._gate.is_open
 
-    def say(self, reply: FrameReply) -> Said | None:
+    def say(self, reply: FrameReply) -> OutputFrame | None:
         """Encode a frame of the model; None while it is silent.
 
         Raises:
@@ -50,7 +50,7 @@ class DuplexLine:
             return None
         has_text = reply.text_token is not None and reply.text_token != self._padding_id
         pcm = self._gate.pass_frame(reply.pcm, has_text=has_text)
-        return Said(b"".join(self._encoder.encode(pcm)), pcm)
+        return OutputFrame(b"".join(self._encoder.encode(pcm)), pcm)
 
     def span_ms(self, reply: FrameReply) -> tuple[int, int]:
         """The start and the end of a frame, in milliseconds of audio since the session's start."""

@@ -100,7 +100,7 @@ async def transcribe(
             pieces,
             headers,
             is_whole=not is_stream,
-            tells_errors=is_stream,
+            reports_errors=is_stream,
         )
         return await answer_post(call, answer, route=route)
 

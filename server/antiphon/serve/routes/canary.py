@@ -23,12 +23,12 @@ MAX_BODY_BYTES: Final = 256
 
 def add_canary(app: web.Application, secret: SharedSecret | None) -> None:
     """Register the routes; without a ``secret``, only the route that reads."""
-    add_question(app, CANARY_PATH, tell_state, open_as="metrics")
+    add_question(app, CANARY_PATH, report_state, open_as="metrics")
     if secret is not None:
         add_signed(app, secret, "POST", CANARY_PATH, set_phase)
 
 
-async def tell_state(
+async def report_state(
     _request: web.Request, services: Services, _models: Sequence[ServedModel]
 ) -> web.Response:
     """The state of the trial; 404 if there is none."""

@@ -41,7 +41,7 @@ async def handle_client_secrets(
         slow. UnknownModelError: the session names an unknown model.
     """
     try:
-        asked = read_asked(await read_small(request, services, services.config.limits.max_message_bytes))
+        asked = read_secret_request(await read_small(request, services, services.config.limits.max_message_bytes))
         session = session_of(services, asked.session)
         value, expires_at = services.access.ephemeral.issue(caller.key, asked.session.values, asked.seconds)
     except ProtocolError as error:
@@ -52,7 +52,7 @@ async def handle_client_secrets(
     return web.json_response({"value": value, "expires_at": expires_at, "session": shown})
 
 
-def read_asked(body: bytes) -> Asked:
+def read_secret_request(body: bytes) -> Asked:
     """The body of a request.
 
     Raises:

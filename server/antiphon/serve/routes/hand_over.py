@@ -39,7 +39,7 @@ Answer = Callable[[web.Request, Services, SharedSecret], Awaitable[dict[str, Any
 def add_hand_over(app: web.Application, secret: SharedSecret) -> None:
     """Register the routes; only a server with a secret has them."""
     for method, path, answer in (
-        ("GET", CALLS_PATH, say_facts),
+        ("GET", CALLS_PATH, report_facts),
         ("POST", CALLS_PATH, take_call),
         ("POST", DRAIN_PATH, begin_drain),
     ):
@@ -77,7 +77,7 @@ def _check(request: web.Request, secret: SharedSecret, worker: str) -> None:
     secret.check(header, request.method, request.raw_path, length, now_s, worker=worker)
 
 
-async def say_facts(_request: web.Request, services: Services, _secret: SharedSecret) -> dict[str, Any]:
+async def report_facts(_request: web.Request, services: Services, _secret: SharedSecret) -> dict[str, Any]:
     """The name of this worker, and the identity of the calls that each of its models accepts."""
     models = {
         model.name: asdict(identity_of(model.checkpoint, model.engine.info))

@@ -76,7 +76,7 @@ async def handle_realtime(
     Raises:
         web.HTTPException, SessionError: refused before the upgrade.
     """
-    if speaks_beta(request):
+    if requests_beta(request):
         error = RetiredApiError(f"{RETIRED}: connect without OpenAI-Beta")
         return await upgrade_to_refuse(request, services, model.metrics, error, refusal)
     rules = reply_rules(request.query)
@@ -247,7 +247,7 @@ def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
     return (encode(error_event(error), "event_1"),), wire_form(error).openai_close
 
 
-def speaks_beta(request: web.Request) -> bool:
+def requests_beta(request: web.Request) -> bool:
     """Whether the client requests the retired beta."""
     offered = request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "")
     has_said = "realtime=v1" in request.headers.get("OpenAI-Beta", "") or "openai-beta.realtime-v1" in offered

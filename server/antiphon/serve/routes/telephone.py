@@ -63,7 +63,7 @@ async def handle_stream(
             start = await _start_of(socket, services.config.limits.handshake_timeout_s)
             if start is None:
                 return None
-            known = services.access.known_by(start.parameters.get("key"), caller)
+            known = services.access.identified_by(start.parameters.get("key"), caller)
             if known is not caller:
                 await services.access.admit(known)
                 await held.enter_async_context(services.access.ledger.hold(Caller(known.key, "")))

@@ -75,7 +75,7 @@ async def handle_text(
         services.clock,
         once(),
         {"Content-Type": body.content_type, **headers, **unspoken_header(unspoken)},
-        tells_errors=body.is_sse,
+        reports_errors=body.is_sse,
     )
     call = Call(services, model, dialect, speaker, caller=caller)
     return await answer_post(call, answer, route="text post")

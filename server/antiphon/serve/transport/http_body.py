@@ -24,7 +24,7 @@ class HttpBody:
 
     The response begins with the first message; an error before it is sent as a status. A later error cuts the
     connection, so that the client does not take the response for complete, unless the body reports errors at
-    its end (``tells_errors``).
+    its end (``reports_errors``).
     """
 
     close_code: int | None = None
@@ -39,12 +39,12 @@ class HttpBody:
         headers: Mapping[str, str],
         *,
         is_whole: bool = False,
-        tells_errors: bool = False,
+        reports_errors: bool = False,
     ) -> None:
         """Answer with ``headers``; a response that ``is_whole`` is sent once it is complete."""
         self._request, self._limits, self._clock = request, limits, clock
         self._messages, self._headers = messages, headers
-        self._is_whole, self._tells_errors = is_whole, tells_errors
+        self._is_whole, self._tells_errors = is_whole, reports_errors
         self.seen_s = clock()
         self._unsent: list[bytes] = []
         self._has_news, self._is_drained, self._is_over = (asyncio.Event() for _ in range(3))

@@ -239,13 +239,13 @@ class Socket:
     def _finish(self, code: int, reason: str) -> None:
         """Answer the peer's close, and end the connection."""
         self._is_over.set()
-        self._say_farewell(code, reason)
+        self._send_farewell(code, reason)
         self._is_closing = True
         self._transport.close()
         # A closed transport still sends its buffer, and TLS negotiates the end, but the peer may be gone.
         self._loop.call_later(self._limits.close_timeout_s, self._abort)
 
-    def _say_farewell(self, code: int, reason: str) -> None:
+    def _send_farewell(self, code: int, reason: str) -> None:
         self._write(close_frame(code, reason) if self._stream is None else self._stream.farewell)
 
     def _wake(self) -> None:
@@ -489,7 +489,7 @@ class Socket:
         """
         if self._is_closing or (self.keeps_open and code == CloseCode.NORMAL):
             return
-        self._say_farewell(code, reason)
+        self._send_farewell(code, reason)
         if self._stream is not None and not self._transport.is_closing():
             self._transport.write_eof()
         self._is_closing = True
