@@ -46,6 +46,6 @@ class HeldSpeech:
         self._next += 1
         return message
 
-    def go_on_from(self, frame: int) -> None:
+    def continue_from(self, frame: int) -> None:
         """Continue sending from this frame, or from the oldest kept frame."""
         self._next = min(self._made, max(self._first, frame * self._per_frame))

@@ -124,7 +124,7 @@ class ProbeSession:
         self._is_stopped = True
         self._begin.set()
 
-    def vanish(self) -> None:
+    def cut_connection(self) -> None:
         """Cut the connection without a close frame, as a network failure does; no effect if there is no
         connection.
         """

@@ -302,7 +302,7 @@ class TalkCall:
             case moshi.Event("ready"):
                 self._let_in()
             case moshi.Event("resumed"):
-                self._held.go_on_from(self._thread.input_frame)
+                self._held.continue_from(self._thread.input_frame)
                 self._speaker.interrupt()
                 self._may_send.set()
                 self._screen.say("the call continues")

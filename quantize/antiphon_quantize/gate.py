@@ -67,7 +67,7 @@ def limits_of(checkpoint: Checkpoint, backend: str) -> tuple[Limit, ...]:
     return (*own, *common_limits())
 
 
-def make_approver(
+def make_check(
     baseline: Checkpoint, target: str, recipe: Recipe, *, questions: Path | None, accepts: bool
 ) -> Approve:
     """A function that checks a checkpoint made from ``baseline`` and prints a report; with ``accepts`` any

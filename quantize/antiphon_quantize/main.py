@@ -102,9 +102,9 @@ def _approver(options: argparse.Namespace, checkpoint: Checkpoint, recipe: Recip
     """The check before OUT appears: the gate, unless it is off."""
     if options.no_gate:
         return approve_all
-    from antiphon_quantize.gate import make_approver
+    from antiphon_quantize.gate import make_check
 
-    return make_approver(
+    return make_check(
         checkpoint, options.target, recipe, questions=options.questions, accepts=options.accept_degradation
     )
 

@@ -197,7 +197,7 @@ def race(scaled: Tensor, noise: Tensor, topk: Tensor, widest: int) -> Tensor:
     return (scaled + noise).masked_fill(~kept, -torch.inf).argmax(dim=-1)
 
 
-class LookingAttention(CrossAttention):
+class QueryAttention(CrossAttention):
     """Cross-attention with queries only: another stage makes the source's keys and values."""
 
     def __init__(self, whole: CrossAttention) -> None:
@@ -245,7 +245,7 @@ class VoiceStage(ExportedStage):
             assert whole is not None
             self.voices.append(_lines(whole.in_proj, whole.config.dim, None))
             outputs += [f"{whole.name}.cross_k", f"{whole.name}.cross_v"]
-            layer.cross_attention = LookingAttention(whole)
+            layer.cross_attention = QueryAttention(whole)
         self.outputs = tuple(outputs)
 
     def run(self, inputs: Sequence[Tensor], step: Step) -> tuple[Tensor, ...]:  # noqa: ARG002

@@ -343,7 +343,7 @@ class ReadStage(ExportedStage):
         return (tokens, count, torch.zeros(rows, READ_POSITIONS, voice)) if self.clones else (tokens, count)
 
 
-class SayStage(ExportedStage):
+class LatentStage(ExportedStage):
     """The latent ``next [n, width]`` after ``latent``, from ``noise``; and ``eos [n]``, a score of the end.
 
     A latent of NaN means the start.
@@ -430,7 +430,7 @@ def codec_transformer(name: str, table: Mapping[str, Any], positions: int) -> Wi
     return WindowedTransformer(name, TransformerConfig.of_codec({**told, **table}, positions))
 
 
-def prepare_half(stage: SoundStage | HearStage) -> None:
+def prepare_half(stage: PcmStage | VoiceEncoderStage) -> None:
     """Finish loading a half of the codec: compute derived values, and find the state."""
     found: list[TensorSpec] = []
     for child in stage.modules():
@@ -441,7 +441,7 @@ def prepare_half(stage: SoundStage | HearStage) -> None:
     stage.specs = tuple(found)
 
 
-class SoundStage(ExportedStage):
+class PcmStage(ExportedStage):
     """A latent ``[n, width]`` to ``pcm`` float32 ``[n, samples]``."""
 
     inputs, outputs = ("latent",), ("pcm",)
@@ -472,7 +472,7 @@ class SoundStage(ExportedStage):
         return (torch.zeros(rows, self.width),)
 
 
-class HearStage(ExportedStage):
+class VoiceEncoderStage(ExportedStage):
     """PCM float32 ``[n, samples]`` to a latent of a voice, ``heard [n, width]``."""
 
     inputs, outputs = ("pcm",), ("heard",)

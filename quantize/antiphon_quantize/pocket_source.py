@@ -18,10 +18,10 @@ from antiphon_quantize.onnx_int8 import DECODER_MIDDLE, round_linears, round_net
 from antiphon_quantize.onnx_modules import ExportedStage
 from antiphon_quantize.pocket_modules import (
     FlowLM,
-    HearStage,
+    VoiceEncoderStage,
     ReadStage,
-    SayStage,
-    SoundStage,
+    LatentStage,
+    PcmStage,
     frame_positions,
     prepare_half,
 )
@@ -59,7 +59,7 @@ def pocket_makers(
     with as_checkpoint_error(spec.name, torch.OutOfMemoryError):
         published = {name: tensor.float() for name, tensor in load_file(path).items()}
         with torch.device("meta"):
-            sound, hear = SoundStage(codec), HearStage(codec)
+            sound, hear = PcmStage(codec), VoiceEncoderStage(codec)
             voice = hear.downsample.weight.shape[0]
             model = FlowLM(config, sound.width, voice, shape)
         assign(model, _part(published, FLOW), path)
@@ -83,7 +83,7 @@ def pocket_makers(
     makers: dict[str, Callable[[], ExportedStage]] = {"encode": lambda: hear} if shape.clones else {}
     return makers | {
         "read": lambda: ReadStage(reader, clones=shape.clones),
-        "lm": lambda: SayStage(model),
+        "lm": lambda: LatentStage(model),
         "decode": lambda: sound,
     }
 

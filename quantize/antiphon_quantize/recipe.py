@@ -95,7 +95,7 @@ def quantization_of(
 ) -> QuantizationRecipe:
     """A manifest's description of how a checkpoint was rounded; ``heard`` names the calibration
     recordings."""
-    options = told_options(recipe, recipe_name, checkpoint)
+    options = source_options(recipe, recipe_name, checkpoint)
     return QuantizationRecipe(
         scheme=recipe.scheme,
         bits=recipe.bits,
@@ -107,7 +107,7 @@ def quantization_of(
     )
 
 
-def told_options(recipe: Recipe, recipe_name: str, checkpoint: Checkpoint) -> dict[str, object]:
+def source_options(recipe: Recipe, recipe_name: str, checkpoint: Checkpoint) -> dict[str, object]:
     """A manifest's additional options on how a checkpoint was rounded.
 
     If the language model came from a GGUF file, they are the file's name and SHA-256.

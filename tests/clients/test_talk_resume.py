@@ -74,9 +74,9 @@ def test_of_what_a_microphone_heard_the_last_is_held_and_sent_again() -> None:
     for number in range(6, 12):
         held.add(bytes((number,)))
     assert held.first_frame == 1  # of 12 messages, those from 4 on
-    held.go_on_from(1)
+    held.continue_from(1)
     assert held.take() == bytes((4,))
-    held.go_on_from(2)
+    held.continue_from(2)
     assert [held.take() for _ in range(5)] == [*(bytes((n,)) for n in range(8, 12)), None]
     for number in range(12, 23):
         held.add(bytes((number,)))

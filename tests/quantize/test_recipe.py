@@ -9,7 +9,7 @@ import pytest
 from antiphon.errors import CheckpointFormatError, ConfigError
 from antiphon.models.catalog import load_checkpoint
 from antiphon_quantize.main import TARGETS
-from antiphon_quantize.recipe import load_recipe, read_recipe, recipe_names, told_options
+from antiphon_quantize.recipe import load_recipe, read_recipe, recipe_names, source_options
 
 TEXT = """
 description = "half of it"
@@ -97,8 +97,8 @@ def test_what_is_no_recipe_is_said(tmp_path: Path) -> None:
 
 def test_a_manifest_says_what_runs_in_bytes() -> None:
     checkpoint = load_checkpoint("tiny")
-    told = told_options(load_recipe("onnx", "int8"), "int8", checkpoint)
+    told = source_options(load_recipe("onnx", "int8"), "int8", checkpoint)
     assert told["int8_ring_bytes"] == 1_000_000
     assert told["int8_convolution_positions"] == {"encoder": 96, "decoder": 96}
-    whole = told_options(load_recipe("onnx", "float32"), "float32", checkpoint)
+    whole = source_options(load_recipe("onnx", "float32"), "float32", checkpoint)
     assert whole.keys() == {"recipe", "quantize"}

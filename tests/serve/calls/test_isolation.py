@@ -1,4 +1,4 @@
-"""Fifty callers that connect, leave and vanish: each gets its own frames, in order."""
+"""Fifty callers that connect, leave and cut_connection: each gets its own frames, in order."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ async def one_call(server: Server, seed: int) -> int:
         pcm = speech(frames, seed).reshape(frames, FRAME_SAMPLES)
         sender = asyncio.create_task(send_paced(client, pcm, chance))
         heard = await hear(client, pcm, chance.randint(2, frames))
-        ending = chance.choice(["close", "vanish", "stay"])
+        ending = chance.choice(["close", "cut_connection", "stay"])
         if ending == "stay":
             await sender
             heard += await hear(client, pcm, frames - heard, first=heard)
         sender.cancel()
-        if ending == "vanish":
+        if ending == "cut_connection":
             client.cut()
         return heard
 
