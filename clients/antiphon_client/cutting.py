@@ -97,7 +97,7 @@ class CutSession(ProbeSession):
 
     async def _heed(self, socket: aiohttp.ClientWebSocketResponse, data: bytes) -> None:
         resumptions, moves, pieces = self._thread.resumptions, self._thread.moves, self.recorder.pieces
-        message = self._thread.heed(data)
+        message = self._thread.unwrap(data)
         now_s = self._clock()
         if self._thread.moves > moves:  # a cut that the server announced
             self._cut_s, self._back_s = now_s, None

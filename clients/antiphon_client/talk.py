@@ -273,7 +273,7 @@ class TalkCall:
         async for message in socket:
             if message.type is not aiohttp.WSMsgType.BINARY:
                 continue
-            if (data := self._thread.heed(message.data)) is not None:
+            if (data := self._thread.unwrap(message.data)) is not None:
                 self._hear(moshi.decode(data))
             if (ack := self._thread.ack(asyncio.get_running_loop().time())) is not None:
                 await socket.send_bytes(ack)

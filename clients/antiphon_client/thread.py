@@ -41,7 +41,7 @@ class CallThread:
         """Whether another connection may continue the call."""
         return self._token is not None and not self.reason
 
-    def heed(self, data: bytes) -> bytes | None:
+    def unwrap(self, data: bytes) -> bytes | None:
         """Remove the number from a received message; None if the message is a duplicate.
 
         Raises:

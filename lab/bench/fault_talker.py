@@ -173,7 +173,7 @@ class Talker:
 
     async def _heed(self, ws: aiohttp.ClientWebSocketResponse, data: bytes) -> None:
         resumptions = self.thread.resumptions
-        inner = self.thread.heed(data)
+        inner = self.thread.unwrap(data)
         now_s = time.monotonic()
         if self.thread.resumptions > resumptions:
             self._next = self.thread.input_frame

@@ -151,7 +151,9 @@ class Soak:
         self, session: ProbeSession, http: aiohttp.ClientSession, *, vanish_after_s: float | None
     ) -> None:
         loop = asyncio.get_running_loop()
-        vanishing = None if vanish_after_s is None else loop.call_later(vanish_after_s, session.cut_connection)
+        vanishing = (
+            None if vanish_after_s is None else loop.call_later(vanish_after_s, session.cut_connection)
+        )
         try:
             result = await session.run(http)
         finally:

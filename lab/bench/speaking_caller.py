@@ -102,7 +102,7 @@ class SpeakingCaller:
         spoken, now_s = self.spoken, time.monotonic()
         thread = spoken.thread
         resumptions, moves = thread.resumptions, thread.moves
-        inner = thread.heed(data)
+        inner = thread.unwrap(data)
         if thread.moves > moves:
             spoken.moved_s = now_s
         if thread.resumptions > resumptions:

@@ -18,10 +18,10 @@ from antiphon_quantize.onnx_int8 import DECODER_MIDDLE, round_linears, round_net
 from antiphon_quantize.onnx_modules import ExportedStage
 from antiphon_quantize.pocket_modules import (
     FlowLM,
-    VoiceEncoderStage,
-    ReadStage,
     LatentStage,
     PcmStage,
+    ReadStage,
+    VoiceEncoderStage,
     frame_positions,
     prepare_half,
 )

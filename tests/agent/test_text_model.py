@@ -20,7 +20,7 @@ from antiphon.agent.chat_stream import (
     TextPiece,
     TokensUsed,
 )
-from antiphon.agent.text_model import MAX_LIST_BYTES, Endpoint, TextModelTimeouts, TextModel, TextRequest
+from antiphon.agent.text_model import MAX_LIST_BYTES, Endpoint, TextModel, TextModelTimeouts, TextRequest
 from antiphon.errors import TextModelError
 from tests.support.text_model import KEY, Answer, TextModelServer, calls, ending, piece, says
 
@@ -187,7 +187,9 @@ def test_a_model_may_think_longer_than_it_may_be_silent_but_not_for_ever() -> No
     found = asyncio.run(scene(slow, TextModelTimeouts(first_s=0.6, next_s=0.6)))
     assert text_of(found) == "Yes."
     with pytest.raises(TextModelError, match=r"has not begun a reply within 0\.3 s"):
-        asyncio.run(scene(Answer(thinking, repeats=True), TextModelTimeouts(first_s=0.2, next_s=0.2, reasoning_s=0.3)))
+        asyncio.run(
+            scene(Answer(thinking, repeats=True), TextModelTimeouts(first_s=0.2, next_s=0.2, reasoning_s=0.3))
+        )
 
 
 def test_counts_of_tokens_and_empty_parts_of_calls_are_no_progress() -> None:

@@ -11,11 +11,11 @@ import pytest
 from antiphon.agent.turns import (
     BLOCK_MS,
     Ask,
-    FlushRecogniser,
     CallerState,
     Continue,
     Drop,
     FallIdle,
+    FlushRecogniser,
     Hold,
     Interrupt,
     Release,
@@ -135,7 +135,11 @@ def test_a_short_word_that_is_no_backchannel_cuts_the_reply() -> None:
     voice(turns, 150)
     quiet(turns, 400)
     start_ms = turns.now_ms - 550
-    assert turns.word("Stop!", start_ms) == [SpeechBegan(start_ms), Interrupt(), FlushRecogniser(turns.number)]
+    assert turns.word("Stop!", start_ms) == [
+        SpeechBegan(start_ms),
+        Interrupt(),
+        FlushRecogniser(turns.number),
+    ]
 
 
 def test_a_late_word_of_the_turn_before_cuts_nothing() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.backends import machine
-from antiphon.backends.machine import Gpu, trim_memory, list_gpus, detect_machine, process_bytes
+from antiphon.backends.machine import Gpu, detect_machine, list_gpus, process_bytes, trim_memory
 
 
 class Driver:

@@ -12,7 +12,7 @@ TOKEN = "AAECAwQFBgcICQoLDA0ODw"
 def begun(worker: str) -> CallThread:
     thread = CallThread()
     offer = {"token": TOKEN, "window_s": 30.0, "replay_ms": 400, **({"worker": worker} if worker else {})}
-    thread.heed(moshi.encode(moshi.Event("ready", {"resume": offer})))
+    thread.unwrap(moshi.encode(moshi.Event("ready", {"resume": offer})))
     return thread
 
 
@@ -21,12 +21,12 @@ def test_a_call_is_asked_for_at_the_worker_that_has_it() -> None:
     assert begun("").resuming_url(URL) == again
     thread = begun("a")
     assert thread.resuming_url(URL) == f"{again}&worker=a"
-    thread.heed(moshi.encode(events.moved("b 2")))
+    thread.unwrap(moshi.encode(events.moved("b 2")))
     assert (thread.resuming_url(URL), thread.is_moved, thread.moves) == (f"{again}&worker=b%202", True, 1)
     assert thread.is_resumable
     thread.claim(0)
     assert not thread.is_moved  # of the connection that claims it
-    thread.heed(
+    thread.unwrap(
         moshi.encode(
             events.resumed(
                 session="s", token=TOKEN, input_frame=1, missed_frames=0, replay_from=0, worker="c"

@@ -59,7 +59,7 @@ def test_a_claim_of_another_version_is_refused() -> None:
 def test_a_client_passes_over_what_came_before_and_misses_nothing_in_silence() -> None:
     thread = CallThread()
     text = moshi.encode(moshi.Text(" hi"))
-    assert thread.heed(resume.encode_numbered(0, text)) == text
-    assert thread.heed(resume.encode_numbered(0, text)) is None
+    assert thread.unwrap(resume.encode_numbered(0, text)) == text
+    assert thread.unwrap(resume.encode_numbered(0, text)) is None
     with pytest.raises(ProtocolError, match="message 2 follows message 0: 1 are lost"):
-        thread.heed(resume.encode_numbered(2, text))
+        thread.unwrap(resume.encode_numbered(2, text))

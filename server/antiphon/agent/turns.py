@@ -90,7 +90,9 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class FlushRecogniser:
-    """Flush the recogniser; :meth:`TurnMachine.recogniser_flushed` with this number reports the end of the flush."""
+    """Flush the recogniser; :meth:`TurnMachine.recogniser_flushed` with this number reports the end of
+    the flush.
+    """
 
     number: int
 

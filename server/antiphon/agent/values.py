@@ -106,7 +106,15 @@ class ReplaySound:
 
 
 AgentRequest: TypeAlias = (
-    Configure | EndTurn | ForgetTurn | AskReply | CancelReply | PutEntry | RemoveEntry | Truncate | ReplaySound
+    Configure
+    | EndTurn
+    | ForgetTurn
+    | AskReply
+    | CancelReply
+    | PutEntry
+    | RemoveEntry
+    | Truncate
+    | ReplaySound
 )
 
 

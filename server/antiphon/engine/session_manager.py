@@ -281,8 +281,8 @@ class SessionManager:
         self._nudge()
 
     def settle(self, now_s: float, *, new_callers: int = 0) -> None:
-        """Apply expired timeouts; detached calls end to free rows for waiting callers or for ``new_callers`` new
-        callers.
+        """Apply expired timeouts; detached calls end to free rows for waiting callers or for ``new_callers``
+        new callers.
         """
         if self.resuming.detached:
             for session, error in self.resuming.due(now_s, wanted=self._admission.missing(new_callers)):

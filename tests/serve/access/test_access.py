@@ -247,7 +247,9 @@ async def test_a_forwarded_address_counts_only_from_a_trusted_proxy() -> None:
 
 
 async def test_calls_that_end_in_any_way_give_their_sessions_back(keys: str) -> None:
-    """Random callers: refused ones, ones that cut_connection, leave, break the protocol, or are cut by the server."""
+    """Random callers: refused ones, ones that vanish, leave, break the protocol, or are cut by
+    the server.
+    """
     chance = random.Random(5)
     limits = {"max_sessions_per_key": 3, "max_sessions_per_address": 5, "handshake_timeout_s": 0.3}
 

@@ -282,7 +282,9 @@ def test_records_beyond_those_that_may_wait_are_counted_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     continues_elsewhere = threading.Event()
-    monkeypatch.setattr("antiphon.serve.access.line_writer.append", lambda *_: continues_elsewhere.wait(PATIENCE_S))
+    monkeypatch.setattr(
+        "antiphon.serve.access.line_writer.append", lambda *_: continues_elsewhere.wait(PATIENCE_S)
+    )
     monkeypatch.setattr("antiphon.serve.access.line_writer.MAX_LINES", 2)
     monkeypatch.setattr("antiphon.serve.access.usage.DISK_S", 0.0)
     log = UsageLog(tmp_path / "usage", clock=Day())

@@ -134,7 +134,7 @@ class CutCaller:
 
     def _take(self, data: bytes) -> bool:
         """Follow a message; whether it says that the call has begun, or continues."""
-        before, inner = self._thread.resumptions, self._thread.heed(data)
+        before, inner = self._thread.resumptions, self._thread.unwrap(data)
         if self._thread.resumptions > before:
             self._next = self._thread.input_frame
             return True
@@ -192,7 +192,7 @@ def thread_of(client: Client) -> CallThread:
     thread = CallThread()
     for message in client.messages:
         if isinstance(message, moshi.Event):
-            thread.heed(moshi.encode(message))
+            thread.unwrap(moshi.encode(message))
     return thread
 
 

@@ -57,5 +57,7 @@ def test_what_a_client_lacks_of_a_reply_is_counted_in_its_sound() -> None:
     assert recent.replayed_sound(5, 11) == ReplaySound(5 * 0.08, "new", (3 * 80, 7 * 80))
     assert recent.replayed_sound(8, 10) == ReplaySound(6 * 0.08, "new", (6 * 80, 6 * 80))
     assert recent.replayed_sound(1, 16) == ReplaySound(0.0, "new", (0, 12 * 80))
-    assert recent.replayed_sound(-1, 11) == ReplaySound(5 * 0.08, "new", (0, 0))  # it is not known what it has
+    assert recent.replayed_sound(-1, 11) == ReplaySound(
+        5 * 0.08, "new", (0, 0)
+    )  # it is not known what it has
     assert recent.replayed_sound(99, 16) == ReplaySound(0.0, "new", (12 * 80, 12 * 80))

@@ -89,7 +89,7 @@ def thread_of(client: Client) -> CallThread:
     thread = CallThread()
     for message in client.messages:
         if isinstance(message, moshi.Event | moshi.StampedAudio):
-            thread.heed(moshi.encode(message))
+            thread.unwrap(moshi.encode(message))
     return thread
 
 

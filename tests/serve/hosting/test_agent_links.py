@@ -89,7 +89,7 @@ class ChatCall:
             if is_again:
                 await ws.send_bytes(self._thread.claim(0))
             while len(self.said) < words:
-                match moshi.decode(self._thread.heed(await ws.receive_bytes()) or b"\x00"):
+                match moshi.decode(self._thread.unwrap(await ws.receive_bytes()) or b"\x00"):
                     case moshi.Event("ready"):
                         for frame in self._question:
                             await ws.send_bytes(moshi.encode(moshi.Audio(frame.astype("<f4").tobytes())))

@@ -329,7 +329,9 @@ def load_conditions(path: Path, spec: ModelSpec, device: torch.device) -> Condit
     constant = unconditioned = None
     if tables:
         constant = torch.stack([_choice(published, config, name) for name in tables]).sum(0).to(device)
-        unconditioned = torch.stack([_no_choice(published, config, name) for name in tables]).sum(0).to(device)
+        unconditioned = (
+            torch.stack([_no_choice(published, config, name) for name in tables]).sum(0).to(device)
+        )
     shape = SpeakerShape.of(spec)
     if shape is None:
         return Conditions(constant, unconditioned)
@@ -337,7 +339,9 @@ def load_conditions(path: Path, spec: ModelSpec, device: torch.device) -> Condit
     projection = dequantized(published, f"{name}.output_proj.weight").float()
     empty = published.get(f"{name}.learnt_padding", torch.zeros(projection.shape[0])).float().reshape(-1)
     positions = torch.from_numpy(source_positions(config, shape.positions, projection.shape[0]))
-    return Conditions(constant, unconditioned, shape, projection.to(device), empty.to(device), positions.to(device))
+    return Conditions(
+        constant, unconditioned, shape, projection.to(device), empty.to(device), positions.to(device)
+    )
 
 
 def _choice(published: Mapping[str, Tensor], config: Mapping[str, Any], name: str) -> Tensor:

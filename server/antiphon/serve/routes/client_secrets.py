@@ -41,7 +41,9 @@ async def handle_client_secrets(
         slow. UnknownModelError: the session names an unknown model.
     """
     try:
-        asked = read_secret_request(await read_small(request, services, services.config.limits.max_message_bytes))
+        asked = read_secret_request(
+            await read_small(request, services, services.config.limits.max_message_bytes)
+        )
         session = session_of(services, asked.session)
         value, expires_at = services.access.ephemeral.issue(caller.key, asked.session.values, asked.seconds)
     except ProtocolError as error:

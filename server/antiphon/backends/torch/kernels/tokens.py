@@ -13,8 +13,8 @@ from torch import Tensor
 from antiphon.backends.torch.kernels.token_kernels import (
     choose_tokens,
     delay_input,
-    remember_words,
     delay_output,
+    remember_words,
     weigh_words,
 )
 
