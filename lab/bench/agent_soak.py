@@ -146,7 +146,7 @@ async def soak(seconds: float, agents: int, callers: int) -> tuple[Values, list[
     text, talks = TextModelServer(), Talks()
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     models = [part for name in ("tiny", "tiny-stt", "tiny-tts") for part in ("--model", name)]
-    slots = 2 * max(agents, callers)  # calls that cut_connection keep theirs for a while
+    slots = 2 * max(agents, callers)  # calls that vanish keep theirs for a while
     async with (
         text.serve(),
         agent_server(text.url, *models, slots=slots) as (server, log),

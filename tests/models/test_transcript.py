@@ -97,7 +97,7 @@ def test_silence_in_between_changes_no_word_and_every_marker_comes_back_in_order
         if stops:
             caller.stop()
             said = [spelled(tokens[1:-1]) for turn in turns[: index + 1] for tokens in turn[0]]
-            assert not is_marked or caller.texts() == said  # nothing said is left unconditioned at a marker
+            assert not is_marked or caller.texts() == said  # nothing said is left out at a marker
     for each in (caller, plain):
         each.mark(99)
         each.stop()

@@ -215,7 +215,7 @@ class Admission(Generic[C]):
         return tuple(self._active)
 
     def missing(self, new_callers: int = 0) -> int:
-        """Rows that the waiting callers and ``new_callers`` new callers lack; at least 1 while another
+        """Rows that the waiting callers and ``new_callers`` others lack; at least 1 while another
         resource is short.
         """
         wanted = len(self._queue) + new_callers

@@ -1,4 +1,4 @@
-"""Fifty callers that connect, leave and cut_connection: each gets its own frames, in order."""
+"""Fifty callers that connect, leave and vanish: each gets its own frames, in order."""
 
 from __future__ import annotations
 
