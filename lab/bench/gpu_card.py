@@ -31,7 +31,8 @@ LEAST_RUNS = 5
 class Task:
     """The settings of a step.
 
-    ``is_small``: shrunk models and few turns, for a CPU. ``is_shallow``: few layers, of full width.
+    ``is_small``: shrunk models and few turns, for a CPU. ``is_shallow``: few layers, of full width. ``bits``
+    are those of weights, keys and values: 8, or 16 for no rounding.
     """
 
     model: str
@@ -39,6 +40,7 @@ class Task:
     is_small: bool
     out: Path
     is_shallow: bool = False
+    bits: int = 8
 
     @property
     def size(self) -> Size:
@@ -50,9 +52,9 @@ class Task:
 
     @property
     def form(self) -> Form:
-        """Weights, keys and values in INT8; bfloat16 on a GPU."""
+        """INT8 or, with 16 bits, none; the rest in bfloat16 on a GPU."""
         dtype = torch.bfloat16 if device().type == "cuda" else torch.float32
-        return Form.of(is_int8=True, dtype=dtype)
+        return Form.of(is_int8=self.bits == 8, dtype=dtype)
 
 
 def device() -> torch.device:

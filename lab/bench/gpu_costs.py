@@ -2,16 +2,26 @@
 measurement.
 
 The arithmetic is the server's (``antiphon.models.costs``), with a model's exact bytes and counted launches.
-All values are computed, from constants that no run on a GPU has confirmed yet (``GpuCard.is_measured``): the
-first run of ``lab.bench.gpu_session`` shows which are wrong.
+All values are computed, from constants fitted to an H100 (``GpuCard.is_measured``); ``lab.bench.gpu_fit``
+compares them with its measurements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from antiphon.models.costs import H200, GpuCard, Launches, StageCost, TickWork, card_called, codec_cost
+from antiphon.models.costs import (
+    H200,
+    START_S,
+    GpuCard,
+    Launches,
+    StageCost,
+    TickWork,
+    card_called,
+    codec_cost,
+)
 from lab.bench.gpu_models import Form, Size, reads
 
 NODES: Final[Mapping[tuple[str, str], Launches]] = {
@@ -42,18 +52,20 @@ def stage_costs(
 
 
 def costs_of(name: str, work: TickWork, rows: int, frames: int, card: GpuCard) -> dict[str, StageCost]:
-    """The same, of a model's work, which takes a while to sum up."""
-    return {
+    """The same, of a model's work, which takes a while to sum up; the first stage waits for the host."""
+    found = {
         stage: work.model_cost(rows, frames, card, nodes.of(rows, work.weight_bits))
         if stage == "lm"
         else codec_cost(rows, card, nodes.of(rows, work.weight_bits))
         for (model, stage), nodes in NODES.items()
         if model == name
     }
+    first = next(iter(found))
+    return found | {first: replace(found[first], nodes_ms=found[first].nodes_ms + 1000 * START_S)}
 
 
 def tick_ms(costs: Mapping[str, StageCost], card: GpuCard) -> float:
-    """A whole tick: its stages one after another, and the host's part."""
+    """A whole tick: its stages one after another, and the host's part outside them."""
     return 1000 * card.host_s + sum(cost.ms for cost in costs.values())
 
 

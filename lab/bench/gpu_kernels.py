@@ -20,7 +20,7 @@ from pathlib import Path
 from triton.backends.compiler import GPUTarget
 
 from antiphon.backends.torch.modules.kv_forms import KVForm
-from antiphon.models.costs import PAIRED_CLOCKS
+from antiphon.models.costs import PAIRED_INSTRUCTIONS
 from lab.bench.gpu_models import Form, published_sizes
 from lab.bench.gpu_trace import distinct, traced
 from tests.backends.torch.compiled import SMALLEST_SHARED_BYTES
@@ -83,7 +83,8 @@ def _product_bounds(launch: Launch, code: MachineCode) -> dict[str, tuple[float,
         constants, is_made = launch.constants, launch.name == "make_and_multiply"
         if launch.name == "multiply_pairs":
             kib = constants["COLUMNS"] * constants["BLOCK"] * constants["TURN"] / 1024
-            bounds["instructions of a KiB of weights"] = turn.total() / kib, PAIRED_CLOCKS[constants["ROWS"]]
+            most = PAIRED_INSTRUCTIONS[constants["ROWS"]]
+            bounds["instructions of a KiB of weights"] = turn.total() / kib, most
             continue
         weights = 2 if constants.get("IS_GATED") else 1
         if is_made and constants["PLACES"] > 4:

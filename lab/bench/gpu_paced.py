@@ -20,7 +20,7 @@ from lab.bench.gpu_card import Task, Values, card_here, make_backend
 from lab.bench.gpu_simulation import simulate
 from lab.bench.gpu_ticks import full_row
 
-TURN_S = 0.005
+TURN_S = 0.001
 ROWS_A_STEP = 2
 SETTLE_S, COUNTED_S = 16.0, 30.0
 SIMULATED_S = 10.0
@@ -90,19 +90,21 @@ def paced(task: Task) -> Values:
     owner.run(counted_s)
     engine.stop(5.0)
     latencies_ms = 1000 * np.concatenate(owner.latencies_s)
-    p50_ms, p99_ms, _ = simulate(task.size, task.batch, card_here(), seconds=SIMULATED_S)
+    p50_ms, p99_ms, _ = simulate(task.size, task.batch, card_here(), form=task.form, seconds=SIMULATED_S)
     return {
         "calls": task.batch,
+        "bits": task.bits,
         "warm_up_s": warm_s,
         "frames": latencies_ms.size,
         "frames_due": round(task.batch * counted_s / FRAME_S),
         "late": owner.late - late,
-        "latency_ms": _quantiles(latencies_ms),
+        "latency_ms": quantiles(latencies_ms),
         "computed_latency_ms": {"p50": p50_ms, "p99": p99_ms},
-        "step_ms": _quantiles(np.array(backend.steps_ms)),
+        "step_ms": quantiles(np.array(backend.steps_ms)),
         "rows_a_step": float(np.mean(backend.rows)),
     }
 
 
-def _quantiles(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Values:
+def quantiles(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Values:
+    """p50, p99 and p99.9."""
     return {f"p{share:g}": float(np.percentile(values, share)) for share in (50, 99, 99.9)}

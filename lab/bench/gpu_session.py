@@ -5,6 +5,7 @@
     python -m lab.bench.gpu_session --plan first --resume           # go on where a session was cut off
     python -m lab.bench.gpu_session --plan kernels                  # the two big kernels in many forms
     python -m lab.bench.gpu_session --plan capacity                 # calls at real time: p99 of frame latency
+    python -m lab.bench.gpu_session --plan second                   # 80 calls, sockets, bfloat16, delays
     python -m lab.bench.gpu_session --plan first --small            # shrunk models, on a CPU too: a minute
     python -m lab.bench.gpu_session --step ticks --batch 64         # one step, in this process
 
@@ -46,11 +47,14 @@ class Entry:
     limit_s: float
     batch: int = 1
     model: str = "moshi-7b"
+    bits: int = 8
 
     def words(self, *, is_small: bool) -> list[str]:
         """The step as command line words; ``is_small``: with two rows, so that a step runs once."""
         batch = SMALL_BATCH if is_small else self.batch
-        return ["--step", self.step, "--batch", str(batch), "--model", self.model, *["--small"] * is_small]
+        bits = [] if self.bits == 8 else ["--bits", str(self.bits)]
+        named = ["--step", self.step, "--batch", str(batch), "--model", self.model]
+        return [*named, *bits, *["--small"] * is_small]
 
 
 PLANS: dict[str, tuple[Entry, ...]] = {  # the most valuable first, so that a cut costs least
@@ -82,6 +86,18 @@ PLANS: dict[str, tuple[Entry, ...]] = {  # the most valuable first, so that a cu
         Entry("upstream", 90),
         Entry("upstream", 90, 32),
     ),
+    "second": (
+        Entry("compile_all", 60),
+        Entry("parity", 60),
+        Entry("paced", 90, 80),
+        Entry("delays", 50, 64),
+        Entry("sockets", 100, 64),
+        Entry("ticks", 50, 32, bits=16),
+        Entry("paced", 80, 32, bits=16),
+        Entry("products", 70, 128),
+        Entry("ticks", 60, 64),
+        Entry("ticks", 30),
+    ),
 }
 STEPS = {
     "env": "gpu_checks:env",
@@ -91,12 +107,14 @@ STEPS = {
     "kernels": "gpu_checks:kernels",
     "ticks": "gpu_timings:ticks",
     "profile": "gpu_timings:profile",
+    "delays": "gpu_delays:delays",
     "nodes": "gpu_timings:nodes",
     "mimi": "gpu_timings:mimi",
     "upstream": "gpu_timings:upstream",
     "attention": "gpu_sweeps:attention",
     "products": "gpu_sweeps:products",
     "paced": "gpu_paced:paced",
+    "sockets": "gpu_sockets:sockets",
 }
 """Module and function of each step; imported in the step's own process."""
 
@@ -191,7 +209,7 @@ def _take(options: argparse.Namespace) -> None:
     module, _, function = STEPS[options.step].partition(":")
     card: Any = import_module("lab.bench.gpu_card")
     options.out.mkdir(parents=True, exist_ok=True)
-    task = card.Task(options.model, options.batch, options.small, options.out.resolve())
+    task = card.Task(options.model, options.batch, options.small, options.out.resolve(), bits=options.bits)
     fitted = card.fitted(task)
     if fitted != task:
         print(f"{task.batch} rows do not fit into this card's memory, {fitted.batch} do", file=sys.stderr)
@@ -216,6 +234,13 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="shrunk models, few turns, two rows at most")
     parser.add_argument("--batch", type=int, default=1, help="of a step")
     parser.add_argument("--model", default="moshi-7b", help="of a step; default: %(default)s")
+    parser.add_argument(
+        "--bits",
+        type=int,
+        choices=(8, 16),
+        default=8,
+        help="of weights, keys and values; default: %(default)s",
+    )
     return parser.parse_args(argv)
 
 

@@ -17,7 +17,7 @@ from antiphon.backends.torch.modules.kv_forms import KVForm, quantize_tokens
 from antiphon.backends.torch.modules.layers import Linear
 from antiphon.backends.torch.quantised import Int4Linear, Int8Linear
 from antiphon.backends.torch.state import State
-from antiphon.models.costs import LEAST_ROWS, product_s
+from antiphon.models.costs import KERNEL_S, LEAST_ROWS, RING_SHARE, product_s
 from lab.bench.gpu_card import Task, Values, card_here, device, median_ms, note
 from lab.bench.gpu_models import in_int4
 
@@ -30,6 +30,9 @@ TILES = (
     (64, 256, 4, 3),
     (128, 128, 4, 4),
     (64, 128, 8, 4),
+    (32, 128, 4, 4),
+    (32, 128, 8, 4),
+    (16, 128, 4, 4),
 )
 """Columns, bytes of depth, warps, stages."""
 
@@ -60,12 +63,16 @@ def attention(task: Task) -> Values:
             found[f"split {split}"] = f"{type(error).__name__}: {error}"[:200]
         note(found)
     card = card_here()
-    computed = {"computed_gb_s": read_bytes / (read_bytes / card.copy_bytes_per_s + card.node_s) / 1e9}
+    computed_s = read_bytes / (RING_SHARE * card.copy_bytes_per_s) + card.node_s + KERNEL_S
+    computed = {"computed_gb_s": read_bytes / computed_s / 1e9}
     return {"rows": rows, "ring_gb": read_bytes / 1e9, **computed, "gb_s": found}
 
 
 def products(task: Task) -> Values:
-    """The products of a layer by rows: ours, INT4's, other tiles, torch's, bfloat16's; microseconds."""
+    """The products of a layer by rows: ours, INT4's, other tiles, torch's, bfloat16's; microseconds.
+
+    A batch above 1: of that number of rows only.
+    """
     found: Values = {}
     for depth, columns in ((128, 96),) if task.is_small else SHAPES:
         copies = 1 if task.is_small else min(32, max(2, BEYOND_CACHE_BYTES // (depth * columns)))
@@ -75,7 +82,7 @@ def products(task: Task) -> Values:
         for four in fours:
             four.pair(rows_through)
         half = [weight.to(task.form.dtype) for weight in plain]
-        for rows in (1, 16) if task.is_small else (1, 16, 64, 128):
+        for rows in (1, 16) if task.is_small else (task.batch,) if task.batch > 1 else (1, 16, 64, 128):
             entry = _by_rows(task, linears, fours, half, rows)
             found[f"{depth}x{columns}, {rows} rows"] = entry
             note({f"{depth}x{columns}, {rows} rows": entry})
@@ -95,12 +102,17 @@ def _by_rows(
     }
     if rows > LEAST_ROWS:
         forms["int_mm"] = lambda index: torch._int_mm(values, linears[index].weight.t())
+        forms["int_mm, scaled"] = lambda index: (
+            (
+                forms["int_mm"](index) * scale[:, None] * linears[index].scale  # type: ignore[operator]
+            ).to(x.dtype)
+        )
     tiles = {f"tile {tile}": partial(_tiled, linears, values, scale, x, tile) for tile in TILES}
     if not task.is_small:
         forms |= tiles
     card, weights = card_here(), linears[0].weight.numel()
     entry: Values = {
-        f"{name}, computed": 1e6 * (product_s(held, rows, card, bits) + card.node_s)
+        f"{name}, computed": 1e6 * (product_s(held, rows, card, bits) + card.node_s + KERNEL_S)
         for name, held, bits in (("ours", weights, 8), ("INT4 weights", weights * 9 // 16, 4))
     }
     for name, form in forms.items():

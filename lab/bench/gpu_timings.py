@@ -17,11 +17,12 @@ from lab.bench import gpu_chain
 from lab.bench.gpu_card import Task, Values, card_here, device, make_backend, median_ms, note
 from lab.bench.gpu_costs import NODES, stage_costs, tick_ms
 from lab.bench.gpu_models import make_modules, reads
-from lab.bench.gpu_ticks import fill_context, our_tick, time_ticks
+from lab.bench.gpu_ticks import WARM_UP_TICKS, fill_context, our_tick, time_ticks
 from lab.bench.gpu_upstream import upstream_tick
 
 TICKS, FEW_TICKS, EMPTY_TICKS = 300, 3, 40
-"""Numbers of timed ticks; with empty rings at most until the next bound on reads is captured."""
+"""Numbers of timed ticks; with empty rings few, as rings fill meanwhile."""
+SILENT_TICKS = 2
 CHAIN = 500
 TOP_KERNELS = 28
 PROFILED_TICKS = 3
@@ -32,32 +33,43 @@ def ticks(task: Task) -> Values:
     prediction."""
     start_s, context = time.perf_counter(), task.size.lm["context"]
     backend = make_backend(task)
-    found: Values = {"model": task.model, "batch": task.batch, "made_s": time.perf_counter() - start_s}
+    found: Values = {
+        "model": task.model,
+        "batch": task.batch,
+        "bits": task.bits,
+        "made_s": time.perf_counter() - start_s,
+    }
     cost, tick = reads(task.size, task.form), our_tick(backend, task.batch)
     card = card_here()
     found["computed_for"] = f"{card.name}, {card.label}"
     with torch.no_grad():
         fills = (("full", context), ("half", context // 2), ("empty", 1))
         for name, frames in fills[:1] if task.is_small else fills:
-            predicted = stage_costs(task.size, task.batch, frames, card)
+            count = FEW_TICKS if task.is_small else EMPTY_TICKS if name == "empty" else TICKS
+            middle = min(context, middle_frames(frames, count))
+            predicted = stage_costs(task.size, task.batch, middle, card, task.form)
             fill_context(backend, task.batch, frames)
             start_s = time.perf_counter()
             for _ in range(3):
                 tick()
             warm_s = time.perf_counter() - start_s
             fill_context(backend, task.batch, frames)
-            count = FEW_TICKS if task.is_small else EMPTY_TICKS if name == "empty" else TICKS
             found[name] = {
                 "warm_s": warm_s,
-                "read_gb": cost.tick_bytes(task.batch, frames) / 1e9,
+                "read_gb": cost.tick_bytes(task.batch, middle) / 1e9,
                 "computed": {stage: asdict(one) | {"ms": one.ms} for stage, one in predicted.items()},
                 "computed_ms": tick_ms(predicted, card),
-                "ms": time_ticks(tick, count, silent=2),
+                "ms": time_ticks(tick, count, silent=SILENT_TICKS),
             }
             note({name: found[name]})
     if device().type == "cuda":
         found["reserved_gb"] = torch.cuda.max_memory_reserved() / 1e9
     return found
+
+
+def middle_frames(frames: int, ticks: int) -> int:
+    """The frames that rows have received in the middle of ``ticks`` timed ticks."""
+    return frames + WARM_UP_TICKS + SILENT_TICKS + ticks // 2
 
 
 def profile(task: Task) -> Values:

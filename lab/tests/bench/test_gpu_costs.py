@@ -1,12 +1,14 @@
-"""The computed cost of a tick: its parts and their sources."""
+"""The computed cost of a tick: its parts, their sources, and an H100's measurements."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -19,8 +21,10 @@ from antiphon.models.costs import CARDS, H100, H200, L4, card_called
 from antiphon_quantize.advice.families import load_families
 from antiphon_quantize.advice.fit import speech_facts
 from lab.bench.gpu_costs import NODES, card_of, stage_costs, tick_ms, work_of
+from lab.bench.gpu_fit import POINTS, Point, lines
 from lab.bench.gpu_models import Form, empty_modules, lm_spec, prepared, published_sizes, reads
 from lab.bench.gpu_simulation import (
+    FORM_S,
     KV_FORMS,
     WEIGHT_FORMS,
     form_lines,
@@ -33,8 +37,29 @@ from tests.backends.torch.fake_cuda import fake_cuda
 MOSHI = published_sizes()["moshi-7b"]
 
 
-def test_no_constant_is_a_cards_own_yet() -> None:
-    assert {card.label for card in CARDS} == {"computed, not measured"}
+def test_only_an_h100s_constants_are_measured() -> None:
+    labels = {card.name: card.label for card in CARDS}
+    assert labels.pop("H100") == "on H100's measured constants"
+    assert set(labels.values()) == {"computed, not measured"}
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point.model}, {point.rows} rows")
+def test_a_computed_stage_is_near_the_one_that_was_measured(point: Point) -> None:
+    """Also of the points to which no constant is fitted. The encoder's times include delays of the host."""
+    ratios = point.ratios()
+    for name, most in (("encode", 0.15), ("lm", 0.07), ("decode", 0.07), ("tick", 0.07)):
+        assert name not in ratios or median(ratios[name]) == pytest.approx(1, abs=most), name
+        assert name not in ratios or ratios[name] == pytest.approx([1] * 3, abs=0.28), name
+
+
+def test_the_page_of_the_measurement_has_what_the_fit_leaves() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "benchmarks" / "gpu.md").read_text()
+    for line in lines():
+        assert line in text, "python -m lab.bench.gpu_fit prints what belongs there"
+    for calls in (64, 72):
+        p50, p99, _ = simulate(MOSHI, calls, H100, seconds=FORM_S)
+        (row,) = re.findall(rf"^\| {calls} \|.*$", text, re.MULTILINE)[:1]
+        assert f"| {p50:.1f}, {p99:.1f} |" in row
 
 
 @pytest.mark.parametrize("name", published_sizes())
@@ -47,9 +72,9 @@ def test_a_tick_is_its_stages_and_the_host(name: str) -> None:
 def test_one_call_is_launches_and_bytes_and_a_full_card_is_bytes() -> None:
     alone, crowd = (stage_costs(MOSHI, rows, 3000, H200) for rows in (1, 128))
     nodes_ms = sum(cost.nodes_ms for cost in alone.values())
-    assert 1 < nodes_ms / sum(cost.bytes_ms for cost in alone.values()) < 1.4
+    assert 1.2 < nodes_ms / sum(cost.bytes_ms for cost in alone.values()) < 1.8
     full = crowd["lm"]
-    assert 28 < full.bytes_ms < 36
+    assert 26 < full.bytes_ms < 32
     assert full.ms == pytest.approx(full.nodes_ms + full.bytes_ms)
 
 
@@ -92,9 +117,9 @@ def test_a_decision_has_the_table_that_is_computed(name: str, forms: Sequence[Fo
 
 
 def test_one_call_is_more_than_half_launches() -> None:
-    """It is above 6 ms on an H100: launches and their instructions are more than half of it."""
-    alone_ms = tick_ms(stage_costs(MOSHI, 1, 1, H100), H100)
-    assert 6 < alone_ms < 6.5
+    """It is above 6 ms on an H100: launches and their kernels' latency are more than half of it."""
+    alone = stage_costs(MOSHI, 1, 1, H100)
+    assert 6 < tick_ms(alone, H100) < 2 * sum(cost.nodes_ms for cost in alone.values())
 
 
 def test_a_card_is_known_by_its_name() -> None:

@@ -16,6 +16,7 @@ from lab.bench import gpu_card, gpu_session
 from lab.bench.gpu_costs import NODES
 from lab.bench.gpu_models import Form, empty_modules, published_sizes
 from lab.bench.gpu_session import PLANS, Entry, run_plan
+from lab.bench.gpu_session import environment as environment_of_a_step
 from lab.bench.gpu_timings import codec_step
 from lab.tests.bench.only_these import bare_environment
 from tests.backends.torch.fake_cuda import fake_cuda
@@ -42,7 +43,7 @@ def test_the_packages_of_a_card_are_all_there_are(tmp_path: Path) -> None:
         assert (ended.returncode == 0) is is_there, name
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", ["first", "kernels", "capacity"])
 def test_a_plan_runs_with_the_packages_of_a_card(tmp_path: Path, plan: str) -> None:
     ended = run(tmp_path, "--plan", plan, "--small", "--out", str(tmp_path))
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -72,6 +73,36 @@ def test_a_plan_runs_with_the_packages_of_a_card(tmp_path: Path, plan: str) -> N
         assert results["paced"]["computed_latency_ms"]["p99"] > 0
         assert results["paced"]["frames"] > 0
         assert set(results["paced"]["latency_ms"]) == {"p50", "p99", "p99.9"}
+
+
+def test_the_second_plan_runs_what_no_other_has(tmp_path: Path) -> None:
+    """Sockets need more packages than a GPU machine has by default."""
+    entries = [entry for entry in PLANS["second"] if entry.step in ("delays", "sockets")]
+    for entry in entries:
+        command = [sys.executable, "-m", "lab.bench.gpu_session", *entry.words(is_small=True)]
+        environment = environment_of_a_step() | {"OMP_NUM_THREADS": "1"}
+        ended = subprocess.run(
+            [*command, "--out", str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True,
+            timeout=500, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 0, ended.stderr
+        found = json.loads(ended.stdout.splitlines()[-1])
+        if entry.step == "sockets":
+            assert found["frames"] > 0  # how many depends on the machine's load
+        else:
+            assert {"_arrive", "launch encode", "launch lm", "device encode"} <= set(found["without"]["ms"])
+            assert len(found["without"]["latest"]) == 3
+
+
+def test_the_second_plan_fits_into_a_lent_card(tmp_path: Path) -> None:
+    """Its limits together are 650 s, of 900 for which a card is lent; a plan ends after its budget."""
+    entries = PLANS["second"]
+    assert sum(entry.limit_s for entry in entries) <= 650
+    assert {entry.step for entry in entries} <= set(gpu_session.STEPS)
+    for entry in entries:
+        options = gpu_session.arguments([*entry.words(is_small=False), "--out", str(tmp_path)])
+        task = gpu_card.Task(options.model, options.batch, options.small, options.out, bits=options.bits)
+        assert task.form.bits == entry.bits
 
 
 def test_a_step_that_fails_or_does_not_end_costs_no_other(

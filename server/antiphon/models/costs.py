@@ -1,10 +1,11 @@
 """Estimated tick time on a GPU: bytes, arithmetic and launches to milliseconds.
 
-All results are computed from constants, which no run on a GPU has confirmed unless ``GpuCard.is_measured``;
-``docs/benchmarks/gpu.md`` compares them with a run on an H100. The time of a stage is the time of its
-launches, including their kernels' instructions, plus the longer of two times: of its bytes and of its
-arithmetic. The kernels (``backends/torch/kernels/rows.py``) also use the tiles of this module for linear
-layers. The tiles were chosen by arithmetic and by instruction counts in machine code.
+All results are computed, from constants fitted to a run on an H100 (``GpuCard.is_measured``);
+``docs/benchmarks/gpu.md`` has the points of the fit and what it leaves at all others. The constants of other
+GPUs have the H100's shares of their datasheets. The time of a stage is its launches, with the latency of
+their kernels, plus the longer of its bytes and its arithmetic. The kernels
+(``backends/torch/kernels/rows.py``) also use the tiles of this module for their linear layers, chosen by
+arithmetic and by instruction counts in machine code.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ class GpuCard:
     """The constants of a GPU.
 
     ``memory_bytes`` is the memory available to a program, ``cache_bytes_per_s`` the rate of the level 2
-    cache. Kernels run on ``units`` at ``clock_hz``. ``node_s`` is the cost of another kernel in a graph: 1.2
-    us between kernels and 1.6 us of its own latency. ``host_s`` is the host's part of a tick.
-    ``is_measured``: a run on this GPU has confirmed the constants.
+    cache. Kernels run on ``units`` at ``clock_hz``. ``node_s`` is the cost of another kernel in a graph
+    without the kernel's own latency. ``host_s`` is the host's part of a tick outside its stages.
+    ``is_measured``: they are fitted to a run on this GPU.
     """
 
     name: str
@@ -32,8 +33,8 @@ class GpuCard:
     float32_flop_per_s: float
     units: int
     clock_hz: float
-    node_s: float = 2.8e-6
-    host_s: float = 0.35e-3
+    node_s: float = 1.0e-6
+    host_s: float = 0.45e-3
     is_measured: bool = False
 
     @property
@@ -42,14 +43,18 @@ class GpuCard:
         return f"on {self.name}'s measured constants" if self.is_measured else COMPUTED
 
 
-H200: Final = GpuCard("H200", 150.0e9, 4.3e12, 5.5e12, 30e12, 132, 1.755e9)
-H100: Final = GpuCard("H100", 85.0e9, 3.0e12, 5.5e12, 30e12, 132, 1.755e9)
-A100: Final = GpuCard("A100", 85.0e9, 1.8e12, 4.0e12, 8.7e12, 108, 1.41e9)
-L40S: Final = GpuCard("L40S", 47.7e9, 0.78e12, 4.5e12, 41e12, 142, 2.52e9)
-RTX_4090: Final = GpuCard("RTX 4090", 25.3e9, 0.91e12, 5.0e12, 37e12, 128, 2.52e9)
-L4: Final = GpuCard("L4", 23.6e9, 0.27e12, 1.8e12, 13.6e12, 58, 2.04e9)
-"""GPU constants from datasheets: nine tenths of the memory's rate, 45 % of the float32 rate, the highest
-clock. The rates of level 2 caches are estimates.
+H200: Final = GpuCard("H200", 150.0e9, 4.3e12, 6.5e12, 15e12, 132, 1.755e9)
+H100: Final = GpuCard("H100", 85.0e9, 3.0e12, 6.5e12, 15e12, 132, 1.755e9, is_measured=True)
+A100: Final = GpuCard("A100", 85.0e9, 1.8e12, 4.0e12, 4.4e12, 108, 1.41e9)
+L40S: Final = GpuCard("L40S", 47.7e9, 0.78e12, 4.5e12, 20e12, 142, 2.52e9)
+RTX_4090: Final = GpuCard("RTX 4090", 25.3e9, 0.91e12, 5.0e12, 18e12, 128, 2.52e9)
+L4: Final = GpuCard("L4", 23.6e9, 0.27e12, 1.8e12, 6.8e12, 58, 2.04e9)
+"""GPU constants from datasheets: nine tenths of the memory's rate, 22 % of the float32 rate, highest clock.
+
+Fitted on an H100: a node is 1.0 us in a chain of torch's and 1.2 of Triton's, ``host_s`` the median of one
+row; Mimi's decoder takes 29 us more for each row from 1 to 64, 22 % of the float32 rate. The four products
+of a layer read tiles from the cache at 7.3 TB/s with 64 rows and at 5.7 with 128. The caches' rates of other
+GPUs are estimates.
 """
 
 DRIVER_NAMES: Final = {
@@ -127,10 +132,12 @@ PAIRED_TILES: Final = (Tile(16, 32, 64, 4), Tile(32, 64, 64, 4))
 tiles would need more instructions.
 """
 
-PAIRED_CLOCKS: Final = {16: 95, 32: 105}
-"""Maximum instructions of a warp for a KiB of INT4 weights, by the rows of a tile. The tile's four warps take
-as many clocks on a unit (``python -m lab.bench.gpu_kernels --bits 4``).
-"""
+PAIRED_INSTRUCTIONS: Final = {16: 95, 32: 105}
+"""Instructions of a warp for a KiB of INT4 weights, at most, by the rows of a tile
+(``python -m lab.bench.gpu_kernels --bits 4``)."""
+
+PAIRED_STALLS: Final = 1.6
+"""Clocks of a unit for each of them, by four warps: on an H100 1.65 at 1 row, 1.6 at 64, 1.3 at 128."""
 
 
 def paired_tile_of(rows: int) -> Tile:
@@ -156,30 +163,27 @@ TICK_ROW_BYTES: Final = 1_725_000
 input. Stages run one after the other, and no other stage takes as much.
 """
 
-CODEC_ATTENTION_S: Final = 8 * 3.2e-6
-"""Time of attention in one direction's eight layers, up to CODEC_ATTENTION_ROWS rows: 5,500 instructions of
-four warps in each program.
-"""
-
-CODEC_ATTENTION_ROWS: Final = 49 / 132
-"""Number of rows per unit that fill it: eight heads each, with three programs per unit."""
-
 PRODUCT_SHARE: Final = 0.93
-RING_SHARE: Final = 0.88
-"""Fraction of a GPU's copy rate that matrix products, and attention, reach."""
+RING_SHARE: Final = 0.98
+"""Share of a GPU's copy rate that products, and attention, reach. On an H100 four products of a layer reach
+0.93 at 1 row, attention 0.98 in a tick of 64 full rows."""
 
-ISSUE_S: Final = 0.5e-6
-"""Mean time of the instructions of a small kernel: 300 to 1,400 instructions a warp, up to two warps a
-scheduler.
-"""
+UNFILLED_SHARE: Final = 0.07
+"""Time of an unfilled slot of a ring as a share of a filled one's: its programs start, and end at once. From
+64 rows of INT8 rings, empty and full, on an H100."""
 
-TEXT_CHOICE_S: Final = 24e-6
-CODE_CHOICE_S: Final = 2.5e-6
-"""Time to choose among 32,000 tokens (5,300 instructions of 32 warps) and among 2,048 (2,200 of 8).
+KERNEL_S: Final = 2.7e-6
+CODEC_KERNEL_S: Final = 3.4e-6
+"""Mean latency of a kernel of the language model and of Mimi, whose attention takes 15 us. On an H100: the
+language model's 478 kernels at 1 row and 718 at 64, Mimi's decoder at 1 row."""
 
-Instructions are counted in machine code (``python -m lab.bench.gpu_kernels``); each scheduler issues one per
-clock.
-"""
+START_S: Final = 0.2e-3
+"""The host's part of a tick's first stage, before its launch: an H100's encoder less its decoder, 1 row."""
+
+TEXT_CHOICE_S: Final = 50e-6
+CODE_CHOICE_S: Final = 5.5e-6
+"""Time to choose among 32,000 tokens and among 2,048, without a kernel's latency: twice what 5,300
+instructions of 32 warps and 2,200 of 8 take at one a clock and scheduler, as an H100 at 1 row."""
 
 CLOCK_HZ: Final = 1.755e9
 """Clock rate at which the times above apply."""
@@ -269,18 +273,21 @@ class TickWork:
     def tick_ms(self, rows: int, card: GpuCard) -> float:
         """Cost of a tick with this number of ready rows: all stages in turn, and the host's part."""
         codec = codec_cost(rows, card, CODEC_LAUNCHES)
-        return 1000 * card.host_s + self.passes * codec.ms + self.model_cost(rows, self.context, card).ms
+        host_ms = 1000 * (card.host_s + START_S)
+        return host_ms + self.passes * codec.ms + self.model_cost(rows, self.context, card).ms
 
     def model_cost(self, rows: int, frames: int, card: GpuCard, launches: int | None = None) -> StageCost:
         """Cost of the language model: for rows with ``frames`` frames in their rings, with the given number
         of launches if known.
         """
-        ring_bytes = rows * self.frame_bytes * min(frames, self.context)
+        filled = min(frames, self.context)
+        slots = filled + UNFILLED_SHARE * (self.context - filled)
+        ring_bytes = rows * (self.frame_bytes * slots + self.row_bytes)
         weights_s = product_s(self.weights_bytes, rows, card, self.weight_bits)
-        ring_s = (ring_bytes + rows * self.row_bytes) / (RING_SHARE * card.copy_bytes_per_s)
+        ring_s = ring_bytes / (RING_SHARE * card.copy_bytes_per_s)
         nodes = self.launches(rows) if launches is None else launches
-        instructions_s = nodes * ISSUE_S + TEXT_CHOICE_S + self.steps * CODE_CHOICE_S
-        nodes_s = nodes * card.node_s + instructions_s * CLOCK_HZ / card.clock_hz
+        kernels_s = nodes * KERNEL_S + TEXT_CHOICE_S + self.steps * CODE_CHOICE_S
+        nodes_s = nodes * card.node_s + kernels_s * CLOCK_HZ / card.clock_hz
         return StageCost(1000 * (weights_s + ring_s), 0.0, 1000 * nodes_s)
 
 
@@ -295,16 +302,16 @@ def product_s(weights_bytes: int, rows: int, card: GpuCard, bits: int) -> float:
     tiles, inputs = -(-rows // tile.rows), tile.rows / tile.columns * (2 if is_paired else 1)
     memory_s = weights_bytes / (PRODUCT_SHARE * card.copy_bytes_per_s)
     cache_s = weights_bytes * tiles * (1 + inputs) / card.cache_bytes_per_s
-    clocks = weights_bytes / 1024 * tiles * PAIRED_CLOCKS[tile.rows] if is_paired else 0
+    instructions = PAIRED_INSTRUCTIONS[tile.rows] if is_paired else 0
+    clocks = weights_bytes / 1024 * tiles * instructions * PAIRED_STALLS
     return max(memory_s, cache_s, clocks / (card.units * card.clock_hz))
 
 
 def codec_cost(rows: int, card: GpuCard, launches: int) -> StageCost:
     """Cost of one direction of Mimi."""
     arithmetic_s = rows * CODEC_FLOP / card.float32_flop_per_s
-    attention_s = CODEC_ATTENTION_S * max(1.0, rows / (CODEC_ATTENTION_ROWS * card.units))
     bytes_s = rows * CODEC_BYTES / card.copy_bytes_per_s
-    nodes_s = launches * card.node_s + (launches * ISSUE_S + attention_s) * CLOCK_HZ / card.clock_hz
+    nodes_s = launches * (card.node_s + CODEC_KERNEL_S * CLOCK_HZ / card.clock_hz)
     return StageCost(1000 * bytes_s, 1000 * arithmetic_s, 1000 * nodes_s)
 
 
