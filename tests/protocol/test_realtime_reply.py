@@ -421,6 +421,8 @@ def test_words_belong_to_the_oldest_turn_that_is_not_complete() -> None:
     ]
     (completed,) = it.of("conversation.item.input_audio_transcription.completed")
     assert completed["transcript"] == "one two"
+    (retrieved,) = it.items.retrieve(first, None)
+    assert retrieved.fields["item"]["content"] == [{"type": "input_audio", "transcript": "one two"}]
     assert completed["usage"] == {"type": "duration", "seconds": 1.5}
 
 

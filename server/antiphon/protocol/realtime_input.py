@@ -127,7 +127,9 @@ class InputTurns:
         turn = self._turns.popleft()
         assert turn.end_ms is not None
         usage = {"type": "duration", "seconds": max(0, turn.end_ms - turn.start_ms) / 1000}
-        return [self._transcription(turn, "completed", transcript="".join(turn.words), usage=usage)]
+        text = "".join(turn.words)
+        self._items.replace(user_audio(turn.item, text))
+        return [self._transcription(turn, "completed", transcript=text, usage=usage)]
 
     def failed(self, message: str) -> list[Event]:
         """End the transcripts of waiting and later turns, for this reason."""

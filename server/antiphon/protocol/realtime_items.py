@@ -18,9 +18,9 @@ No model reads an item again after it was deleted.
 """
 
 
-def user_audio(item_id: str) -> dict[str, Any]:
+def user_audio(item_id: str, transcript: str | None = None) -> dict[str, Any]:
     """The item of a caller's speech."""
-    content = {"type": "input_audio", "transcript": None}
+    content = {"type": "input_audio", "transcript": transcript}
     return message(item_id, "user", "completed", [content])
 
 
@@ -70,10 +70,14 @@ class Items:
         self.last = item["id"]
         return event("conversation.item.added", previous_item_id=before, item=item)
 
-    def done(self, item: dict[str, Any], previous: str | None) -> Event:
-        """Mark an item as complete."""
+    def replace(self, item: dict[str, Any]) -> None:
+        """Keep an item in its place, unless it was deleted."""
         if item["id"] in self._items:
             self._keep(item)
+
+    def done(self, item: dict[str, Any], previous: str | None) -> Event:
+        """Mark an item as complete."""
+        self.replace(item)
         return event("conversation.item.done", previous_item_id=previous, item=item)
 
     def create(self, item: Mapping[str, Any], after: str | None, event_id: str | None) -> list[Event]:
