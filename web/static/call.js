@@ -36,10 +36,11 @@ import { Sound } from "./sound.js";
  * @property {number} lost frames and replies that were dropped somewhere, and why does not matter here
  * @property {number} silentMs since the last reply
  * @property {string} path the format, and the rates between which is converted
+ * @property {boolean} [isTrack] by WebRTC: the delay is not measured
  *
  * @typedef {object} CallOptions
  * @property {(format: string) => string} url the address of the next connection
- * @property {string} format "auto", "opus" or "pcm_s16le"
+ * @property {string} format "auto", "opus", "pcm_s16le" or "webrtc"
  * @property {string} deviceId the microphone, "" for the system's choice
  * @property {URL | null} clip a recorded question that speaks instead of a microphone
  * @property {Promise<void>} prepared resolves once the addresses are known
@@ -69,6 +70,8 @@ export class Call {
    */
   constructor(options, around, listener) {
     this._options = options;
+    /** How it connects. @type {import("./session.js").Surroundings & { numbers?: () => Partial<Numbers> }} */
+    this._around = { ...around };
     this._clock = around.clock;
     this._listener = listener;
     /** @type {import("./codecs.js").Format} */
@@ -114,7 +117,7 @@ export class Call {
     this._encoder = null;
     /** @type {import("./codecs.js").Decoder | null} */
     this._decoder = null;
-    this.session = new Session(() => options.url(this._format), around, {
+    this.session = new Session(() => options.url(this._format), this._around, {
       onState: (state) => this._changed(state),
       onReady: (facts) => this._begin(facts),
       onResumed: (frame) => this._goOn(frame),
@@ -138,11 +141,12 @@ export class Call {
   async start() {
     const { format, clip, deviceId, prepared } = this._options;
     // Who asked for Opus in a browser without it is better off with PCM than without a call.
-    this._format = format === "pcm_s16le" ? format : await bestFormat();
+    this._format = format === "pcm_s16le" || format === "webrtc" ? "pcm_s16le" : await bestFormat();
     const microphone = clip ? null : await within(MICROPHONE_LIMIT_MS, openMicrophone(deviceId), "silent");
     this.stage = "sound";
     try {
       this._sound = await Sound.open((block) => this._took(block));
+      if (format === "webrtc") Object.assign(this._around, (await import("./peer.js")).byPeer(this._sound));
       await prepared;
       if (microphone) this._hear(microphone);
     } catch (error) {
@@ -240,7 +244,8 @@ export class Call {
       late: this._late.value,
       lost: this._lostFrames(),
       silentMs: this.silentMs,
-      path: `${this._format === "opus" ? "Opus" : "PCM"}, ${rates}`,
+      path: `${this._options.format === "webrtc" ? "WebRTC" : this._format === "opus" ? "Opus" : "PCM"}, ${rates}`,
+      ...this._around.numbers?.(),
     };
   }
 

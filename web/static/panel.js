@@ -19,7 +19,7 @@ const STATES = Object.freeze({
   ...{ full: "Server is full", limited: "Call limit", ended: "Measurements", failed: "Gone" },
 });
 
-/** @type {readonly [keyof Numbers, string, string, number][]} number, label, unit, digits */
+/** @type {readonly [Exclude<keyof Numbers, "isTrack">, string, string, number][]} number, label, unit, digits */
 const ROWS = [
   ["mouthToEarMs", "Mouth to ear", "ms", 0],
   ["roundTripMs", "Network round trip", "ms", 0],
@@ -115,7 +115,7 @@ export class Panel {
     const recentLate = Math.max(0, numbers.late - (this._late[0] ?? 0));
     const serverMs = (numbers.stepMs ?? 0) + (numbers.waitMs ?? 0);
     const { silentMs } = numbers;
-    this.quality = qualityOf({ mouthToEarMs: this.delayMs, recentGaps, recentLate, serverMs, silentMs });
+    this.quality = qualityOf({ mouthToEarMs: numbers.isTrack ? 0 : this.delayMs, recentGaps, recentLate, serverMs, silentMs });
     const word = isLive ? this.quality : STATES[numbers.state];
     const { short, quality } = this._parts;
     const hasDelay = isLive && numbers.mouthToEarMs !== null && word !== "No answer";

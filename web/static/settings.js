@@ -12,7 +12,7 @@ import { OWN_VOICE, voicesOf } from "./voices.js";
 /**
  * @typedef {object} Kept
  * @property {string} model
- * @property {string} format
+ * @property {string} format how sound travels
  * @property {string} deviceId
  * @property {number} waitS
  * @property {string} textPrompt
@@ -36,6 +36,7 @@ const FORMATS = /** @type {[string, string][]} */ ([
   ["auto", "Opus where the browser has it"],
   ["opus", "Opus"],
   ["pcm_s16le", "PCM, uncompressed"],
+  ["webrtc", "WebRTC, where the network loses packets"],
 ]);
 const HEARD = /** @type {[string, string][]} */ ([
   ["always", "All the time"],
@@ -74,6 +75,8 @@ export class Settings {
     this._models = [];
     /** All of the server's. @type {Model[]} */
     this.all = [];
+    /** Whether the server takes calls by WebRTC. */
+    this._hasPeers = false;
     /** Whether the server wants a key that it has not been shown. */
     this.needsKey = false;
     this._listener = listener;
@@ -92,6 +95,7 @@ export class Settings {
     this.needsKey = answer.status === 401;
     if (answer.models) {
       this.all = answer.models;
+      this._hasPeers = answer.hasPeers;
       this._models = modelsOf(this.all, PATHS.talk);
     }
     this._listener.onModel(this.model);
@@ -130,7 +134,11 @@ export class Settings {
   }
 
   get format() {
-    return this._kept.format;
+    return this._formats.some(([name]) => name === this._kept.format) ? this._kept.format : FRESH.format;
+  }
+
+  get _formats() {
+    return FORMATS.filter(([name]) => name !== "webrtc" || this._hasPeers);
   }
 
   /** Whether the visitor is heard only while a button or a key is held. */
@@ -221,7 +229,7 @@ export class Settings {
       this._test.element,
       choice("You are heard", "For the next call.", HEARD, this._kept.heard, (heard) => this._keep({ heard })),
       choice("Keys M, T and ?", "M mutes, T opens the microphone while you hold it, ? lists the keys.", KEYS, this._kept.keys, (keys) => this._keep({ keys })),
-      choice("Sound travels as", "For the next call.", FORMATS, this._kept.format, (format) => this._keep({ format })),
+      choice("Sound travels as", "For the next call.", this._formats, this.format, (format) => this._keep({ format })),
       choice("When the server is full, wait", "", WAITS, String(this._kept.waitS), (waitS) => this._keep({ waitS: Number(waitS) })),
       this._keyField(),
     );
@@ -363,15 +371,16 @@ function describe(model) {
 
 /**
  * @param {string} key
- * @returns {Promise<{ status: number, models: Model[] | null }>} 0 where nothing answers in time
+ * @returns {Promise<{ status: number, models: Model[] | null, hasPeers: boolean }>} 0 where nothing answers in time
  */
 async function fetchModels(key) {
   const headers = key ? { Authorization: `Bearer ${key}` } : undefined;
   try {
     const response = await fetch("api/models", { ...(headers && { headers }), signal: AbortSignal.timeout(ASK_LIMIT_MS) });
-    return { status: response.status, models: response.ok ? withAgents(await response.json()) : null };
+    const found = response.ok ? await response.json() : null;
+    return { status: response.status, models: found && withAgents(found), hasPeers: Boolean(found?.webrtc) };
   } catch {
-    return { status: 0, models: null }; // the call will say that nothing answers
+    return { status: 0, models: null, hasPeers: false }; // the call will say that nothing answers
   }
 }
 

@@ -16,16 +16,16 @@ export class Sound {
    * @param {(block: Block) => void} onBlock
    */
   constructor(context, onBlock) {
-    this._context = context;
-    this._node = new AudioWorkletNode(context, "duplex", {
-      numberOfInputs: 1,
+    this.context = context;
+    this.node = new AudioWorkletNode(context, "duplex", {
+      numberOfInputs: 2,
       numberOfOutputs: 1,
       outputChannelCount: [1],
       channelCount: 1,
       channelCountMode: "explicit",
     });
-    this._node.port.onmessage = ({ data }) => onBlock(data);
-    this._node.connect(context.destination);
+    this.node.port.onmessage = ({ data }) => onBlock(data);
+    this.node.connect(context.destination);
     /** @type {AudioNode | null} */
     this._source = null;
     /** @type {MediaStream | null} */
@@ -51,28 +51,28 @@ export class Sound {
   }
 
   get sampleRate() {
-    return this._context.sampleRate;
+    return this.context.sampleRate;
   }
 
   get isRunning() {
-    return this._context.state === "running";
+    return this.context.state === "running";
   }
 
   /** What the devices add to the delay, as far as the browser knows it, in seconds. */
   get devicesS() {
     const track = this._stream?.getAudioTracks()[0];
     const settings = /** @type {{ latency?: number } | undefined} */ (track?.getSettings());
-    return (this._context.outputLatency || this._context.baseLatency || 0) + (settings?.latency ?? 0);
+    return (this.context.outputLatency || this.context.baseLatency || 0) + (settings?.latency ?? 0);
   }
 
   /** @param {() => void} then called when the system stops or starts the audio */
   onStateChange(then) {
-    this._context.onstatechange = then;
+    this.context.onstatechange = then;
   }
 
   /** Start again what the system stopped; nothing where it is running. */
   async resume() {
-    if (this._context.state !== "running" && this._context.state !== "closed") await this._context.resume();
+    if (this.context.state !== "running" && this.context.state !== "closed") await this.context.resume();
   }
 
   /**
@@ -83,8 +83,8 @@ export class Sound {
   useMicrophone(stream) {
     this._disconnect();
     this._stream = stream;
-    this._source = this._context.createMediaStreamSource(stream);
-    this._source.connect(this._node);
+    this._source = this.context.createMediaStreamSource(stream);
+    this._source.connect(this.node);
   }
 
   /**
@@ -92,24 +92,24 @@ export class Sound {
    * @param {Float32Array} samples at the device's rate
    */
   push(frame, samples) {
-    this._node.port.postMessage({ type: "push", frame, samples }, [samples.buffer]);
+    this.node.port.postMessage({ type: "push", frame, samples }, [samples.buffer]);
   }
 
   /** @param {number} atFrame */
   flush(atFrame) {
-    this._node.port.postMessage({ type: "flush", atFrame });
+    this.node.port.postMessage({ type: "flush", atFrame });
   }
 
   /** A new conversation begins: what is left of the last one is forgotten. */
   restart() {
-    this._node.port.postMessage({ type: "restart" });
+    this.node.port.postMessage({ type: "restart" });
   }
 
   async close() {
     this._disconnect();
-    this._node.port.onmessage = null;
-    this._context.onstatechange = null;
-    if (this._context.state !== "closed") await this._context.close();
+    this.node.port.onmessage = null;
+    this.context.onstatechange = null;
+    if (this.context.state !== "closed") await this.context.close();
   }
 
   _disconnect() {

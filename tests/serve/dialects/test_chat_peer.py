@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,7 @@ async def test_a_call_of_the_extension_has_its_events_and_sound() -> None:
         calling_by_peer(server, f"{CHAT}?ext=1&format=ogg") as client,
     ):
         assert client.location.startswith(f"{CHAT}/rtc_")
+        assert json.loads((await server.get("/api/models"))[1])["webrtc"] is True
         client.microphone.say(0.3 * speech(12))
         await client.until(lambda: np.abs(client.heard).max(initial=0.0) > 0.1)
         await client.until(

@@ -333,6 +333,7 @@ async def test_a_plain_get_is_told_why_a_socket_was_refused() -> None:
 async def test_models_say_what_may_be_asked_of_them() -> None:
     async with serving(slots=3, spec=DUPLEX) as server, server.caller():
         _, text, _ = await server.get("/api/models")
+        assert json.loads(text).keys() == {"models"}
         (model,) = json.loads(text)["models"]
     assert (model["name"], model["kind"]) == ("null-duplex", "duplex")
     assert model["slots"] == {"used": 1, "free": 2, "queued": 0, "total": 3}

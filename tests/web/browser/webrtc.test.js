@@ -1,10 +1,12 @@
-// The page of examples/webrtc.html, from an origin of its own: Chromium calls by WebRTC, and hears the answer.
+// Chromium calls by WebRTC: from the page, where that is chosen, and from examples/webrtc.html with an origin of its own.
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import { after, before, test } from "node:test";
 
-import { eventually, openBrowser, Server } from "./lib.js";
+import { bestEcho, call, eventually, inState, numbers, openBrowser, openPage, openSettings, saveRecording, says, Server, talkedFor } from "./lib.js";
+
+const TRAVELS = '#settings select[name="Sound travels as"]';
 
 /** @type {import("playwright-core").Browser} */
 let browser;
@@ -47,4 +49,42 @@ test("a page of one's own holds a call by WebRTC", async (t) => {
   assert.match((await page.textContent("#words")) ?? "", /\w/);
   assert.deepEqual(faults, []);
   await page.close();
+});
+
+test("the page holds a call by WebRTC where that is chosen, records both sides, and says when there is no room", async (t) => {
+  const server = await Server.start("--model", "echo", "--slots", "2", "--webrtc", "1");
+  t.after(() => server.stop());
+  const [one, other] = await Promise.all([openPage(browser, server.url), openPage(browser, server.url)]);
+  for (const { page } of [one, other]) {
+    await openSettings(page);
+    await page.selectOption(TRAVELS, "webrtc");
+    await page.click("#settings button[value=close]");
+  }
+  const { page } = one;
+  const pressedMs = Date.now();
+  await call(page);
+  const isHeard = async () => Number(await page.$eval("#level-reply", (it) => getComputedStyle(it).getPropertyValue("--level"))) > 0.3;
+  await eventually("the reply is heard", isHeard);
+  t.diagnostic(`first sound ${Date.now() - pressedMs} ms after the button`);
+  await talkedFor(page, 7);
+  await page.click("#latency summary");
+  await eventually("a round trip was timed", async () => Number.isFinite((await numbers(page))["roundTripMs"]));
+  assert.match((await page.textContent('[data-name="path"]')) ?? "", /WebRTC/);
+
+  await other.page.click("#talk");
+  await inState(other.page, "full");
+  await says(other.page, /full/);
+
+  await server.stop("SIGTERM");
+  await inState(page, "lost");
+  await says(page, /server is restarting|Reconnecting|shutting/i);
+  await page.click("#talk");
+  await inState(page, "ended");
+  const { sides } = await saveRecording(page);
+  const [mine, theirs] = /** @type {[Float32Array, Float32Array]} */ (sides);
+  const echo = bestEcho(mine, theirs, 3000);
+  t.diagnostic(`echo: correlation ${echo.correlation.toFixed(3)} after ${echo.delayMs} ms`);
+  assert.ok(echo.correlation > 0.7, `the echo is what was said: ${echo.correlation}`);
+  assert.deepEqual(one.complaints, []);
+  await Promise.all([one.close(), other.close()]);
 });

@@ -8,7 +8,7 @@
  * To the page, every BLOCK_MS: a Block. Its buffers are given away, not copied.
  *
  * Underruns, overruns and the start level are the playback buffer's business: see jitter.js. While nothing is
- * connected to the input, silence is what was said.
+ * connected to the first input, silence is what was said; what a track brings comes by the second, and is played.
  *
  * @typedef {{ said: Float32Array, heard: Float32Array, atS: number, begun: { frame: number, atS: number }[],
  *   depthMs: number, leadMs: number, gaps: number, gapMs: number, droppedMs: number }} Block
@@ -55,6 +55,7 @@ class DuplexProcessor extends AudioWorkletProcessor {
     for (const { frame, offset } of this._buffer.pull(heard)) {
       this._block.begun.push({ frame, atS: (currentFrame + offset) / sampleRate });
     }
+    inputs[1]?.[0]?.forEach((sample, index) => (heard[index] += sample));
     if (said) this._block.said.set(said, this._filled);
     this._block.heard.set(heard, this._filled);
     this._filled += heard.length;

@@ -66,15 +66,19 @@ async def modules_info(
 async def list_models(
     _request: web.Request, services: Services, models: Sequence[ServedModel]
 ) -> web.Response:
-    """The models that a caller may name, in order of declaration. The web page builds its settings from this
-    list.
+    """The models that a caller may name, in order of declaration, and whether the server accepts WebRTC.
+
+    The web page builds its settings from this list.
     """
     agents = [
         {"name": it.name, "stt": it.stt.name, "tts": it.tts.name, "voice": it.voice}
         for it in services.agents.values()
     ]
     described = [describe_model(model, services) for model in models]
-    return web.json_response({"models": described, **({"agents": agents} if agents else {})})
+    further = {"agents": agents} if agents else {}
+    return web.json_response(
+        {"models": described, **further, **({"webrtc": True} if services.peers is not None else {})}
+    )
 
 
 def _paths(model: ServedModel, routes: Sequence[Route]) -> list[str]:
