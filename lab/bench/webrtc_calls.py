@@ -56,16 +56,17 @@ Caller: TypeAlias = Callable[[str, Sequence[bytes], Heard, asyncio.Event], Corou
 
 
 class Voice(aiortc.MediaStreamTrack):
-    """Repeated packets, one each 20 ms."""
+    """Repeated packets, one each 20 ms from the first request on."""
 
     kind = "audio"
 
     def __init__(self, packets: Sequence[bytes]) -> None:
         super().__init__()
         self._packets, self._number = packets, 0
-        self._begun_s = time.monotonic()
+        self._begun_s = 0.0
 
     async def recv(self) -> Packet[Any]:
+        self._begun_s = self._begun_s or time.monotonic()
         await asyncio.sleep(max(0.0, self._begun_s + PACKET_S * self._number - time.monotonic()))
         packet = Packet(self._packets[self._number % len(self._packets)])
         packet.pts, packet.time_base = 960 * self._number, Fraction(1, 48_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -19,6 +20,7 @@ class Side(asyncio.DatagramProtocol):
         self.other: Side | None = None
         self.transport: asyncio.DatagramTransport | None = None
         self._last_s = 0.0
+        self._waiting: deque[bytes] = deque()
         self.passed = self.lost = 0
 
     def disturb(self, *, loss: float, delay_s: float) -> None:
@@ -37,10 +39,11 @@ class Side(asyncio.DatagramProtocol):
             return
         loop = asyncio.get_running_loop()
         self._last_s = max(self._last_s, loop.time() + self._rng.random() * self.delay_s)
-        loop.call_at(self._last_s, self._pass, data)
+        self._waiting.append(data)
+        loop.call_at(self._last_s, self._pass)  # of equal times, any may come first
 
-    def _pass(self, data: bytes) -> None:
-        other = self.other
+    def _pass(self) -> None:
+        data, other = self._waiting.popleft(), self.other
         if other is not None and other.transport is not None and not other.transport.is_closing():
             self.passed += 1
             other.transport.sendto(data, other.peer)
