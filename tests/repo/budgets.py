@@ -49,7 +49,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "antiphon.engine": 3850,
         "antiphon.ipc": 1950,
         "antiphon.models": 3_600,
-        "antiphon.protocol": 3_850,
+        "antiphon.protocol": 3_900,
         "antiphon.serve": 13_900,
         "antiphon.supervisor": 1400,
         "antiphon_client": 2950,
