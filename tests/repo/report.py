@@ -43,6 +43,7 @@ HIDDEN: Final[Mapping[str, str]] = MappingProxyType(
         "antiphon.backends.torch.kernels.fused": "Triton",
         "antiphon.start": "the commands, whose import Ctrl-C may end",
         "antiphon.backends.torch.modules.transformer": "Triton",
+        "antiphon.serve.hosting.options": "aiohttp, which a help does without",
         "antiphon.serve.hosting.main": "one of the two ways to serve, each with its own start-up cost",
         "antiphon_quantize.gate_measures": "torch",
         "antiphon_quantize.gate_run": "the packages of the backend that runs the model",

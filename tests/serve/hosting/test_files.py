@@ -33,6 +33,7 @@ KEY = ["--tls-key", str(TLS / "test-key.pem")]
             "the agent 'aide' takes its text model's key from the environment variable NOT_SET_HERE, which "
             "is not set",
         ),
+        (["--webrtc", "1", "--ice-server", "here"], "ice_server = :: expected stun:HOST:PORT or turn:"),
         (["--record", "{}/file/in"], "record = '{}/file/in': {}/file is not a writable folder"),
     ],
 )

@@ -6,6 +6,7 @@ import argparse
 import os
 import socket
 import textwrap
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,7 +138,8 @@ def check_files(config: ServerConfig) -> None:
     """Check every variable, file and folder that an option names: inputs must be readable, outputs writable.
 
     Raises:
-        ConfigError: a variable, file or folder cannot be used; the message names the option and the file.
+        ConfigError: a variable, file, folder or address cannot be used; the message names the option and it.
+        MissingExtraError: calls by WebRTC, without the extra.
     """
     port_tls(config)
     if config.hand_over_secret is not None:
@@ -159,6 +161,10 @@ def check_files(config: ServerConfig) -> None:
                     f"the agent {agent.name!r} takes its text model's key from the environment variable "
                     f"{name}, which is not set"
                 )
+    if config.webrtc:
+        from antiphon.serve.hosting.peers import Peers
+
+        Peers(config.webrtc, config.ice_server, config.limits, time.monotonic)
     if config.usage is not None:
         _check_written("usage", Path(config.usage))
     if config.trace:
