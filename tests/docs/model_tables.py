@@ -14,7 +14,8 @@ import numpy as np
 
 from antiphon.backends.page_pool import PAGE_SLOTS
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.sizing import slots_on, tick_limit_s
+from antiphon.engine.sizing import slots_on
+from antiphon.engine.tick_times import tick_limit_s
 from antiphon.models.costs import CARDS, GpuCard
 from antiphon_quantize.advice.families import SpeechFamily, load_families
 from antiphon_quantize.advice.fit import calls_on, speech_facts

@@ -102,6 +102,7 @@ class FakeBackend:
         device_name: str = "",
         work: dict[str, int] | None = None,
         chooses_threads: bool = False,
+        cpu_threads: int = 0,
         most_warm_rows: int | None = None,
     ) -> None:
         self.most_warm_rows = most_warm_rows
@@ -116,6 +117,7 @@ class FakeBackend:
             device_name=device_name,
             work=work or {},
             chooses_threads=chooses_threads,
+            cpu_threads=cpu_threads,
         )
         self.rows = [Row() for _ in range(slots)]
         self.clock = clock

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.engine.sizing import (
-    MemoryFacts,
+from antiphon.engine.sizing import MemoryFacts, check_fit, rows_that_fit
+from antiphon.engine.tick_times import (
+    HostLoad,
+    TickClock,
+    TickRule,
     TickTime,
-    check_fit,
+    measure_ticks,
     rows_in_time,
-    rows_that_fit,
     tick_limit_s,
 )
 from antiphon.errors import ConfigError
+from tests.engine.fakes import FakeBackend, FakeClock, fake_spec
 
 MEMORY = MemoryFacts(total_bytes=10_000, weights_bytes=4_000, row_bytes=1_500)
 
@@ -108,3 +114,92 @@ def test_what_other_models_took_is_not_there_any_more() -> None:
 
 def test_ticks_of_models_that_share_a_device_make_each_other_longer() -> None:
     assert tick_limit_s(0.080, reserve_fraction=0.0, models=2) == pytest.approx(0.020)
+
+
+LOAD = HostLoad(call_s=0.0008, caller_s=0.0004, cores=2, loops=2)
+
+
+def line_of_ticks(row_s: float) -> list[TickTime]:
+    return [TickTime(rows, row_s * rows) for rows in (1, 2, 4, 8, 16, 32, 64, 128)]
+
+
+@pytest.mark.parametrize(
+    ("threads", "models", "calls", "slowdown"),
+    [
+        (1, 1, 40, 1.1),  # 0.6 of a core: the other one is free
+        (1, 1, 100, 2.2),  # 1.5 cores: half of a core is taken from the tick
+        (2, 1, 40, 2.75),  # 0.6 of a core, for which both threads wait
+        (1, 3, 10, 3.3 / 0.55),  # 0.45 of a core, for which three threads on two cores wait
+        (0, 1, 40, 1.0),
+    ],
+)
+def test_sockets_take_cores_from_a_tick(threads: int, models: int, calls: int, slowdown: float) -> None:
+    assert LOAD.slowdown(calls, 0.08, threads=threads, models=models) == pytest.approx(slowdown)
+
+
+def test_event_loops_and_cores_have_an_end() -> None:
+    assert LOAD.slowdown(66, 0.08, threads=2) > 50
+    assert LOAD.slowdown(67, 0.08, threads=2) == float("inf"), "a core for sockets stalls both threads"
+    alone = replace(LOAD, loops=1, cores=64)
+    assert alone.slowdown(84, 0.08, threads=0) == 1.0
+    assert alone.slowdown(86, 0.08, threads=0) == float("inf"), "0.86 of a core on one event loop"
+
+
+def test_two_threads_hold_half_of_what_ticks_without_sockets_promise() -> None:
+    ticks = line_of_ticks(0.00087)
+    quiet = TickRule(0.08, 0.15, threads=2)
+    assert quiet.calls(ticks, 256) == 91
+    assert replace(quiet, load=LOAD).calls(ticks, 256) == 36
+    assert replace(quiet, load=LOAD, threads=1).calls(ticks, 256) == 73
+    assert replace(quiet, load=LOAD, is_packed=False).calls(ticks, 256) == 23
+
+
+@given(
+    st.floats(1e-5, 0.1),
+    st.floats(0, 0.002),
+    st.integers(0, 4),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_more_load_never_gives_more_calls(
+    row_s: float, call_s: float, threads: int, models: int, is_packed: bool
+) -> None:
+    rule = TickRule(0.08, 0.15, HostLoad(call_s, call_s / 2, 4, 3), threads, models, is_packed)
+    more = replace(rule, load=replace(rule.load, call_s=1.5 * call_s))
+    ticks = line_of_ticks(row_s)
+    assert 1 <= more.calls(ticks, 100) <= rule.calls(ticks, 100) <= 100
+
+
+@pytest.mark.parametrize(
+    ("threads", "wall", "thread", "process", "seconds"),
+    [
+        (1, 5.0, 1.0, 1.1, 1.1),  # other programs took the core for most of the time
+        (2, 1.0, 0.9, 1.6, 0.9),
+        (2, 5.0, 0.2, 1.8, 0.9),  # in parts: the calling thread sleeps while others compute
+        (1, 1.0, 1.0, 1.3, 1.0),  # another thread of the process
+        (0, 5.0, 0.1, 0.1, 5.0),  # a device computes
+    ],
+)
+def test_the_time_of_a_tick_beside_other_programs(
+    threads: int, wall: float, thread: float, process: float, seconds: float
+) -> None:
+    clock = TickClock(*(iter([0.0, value]).__next__ for value in (wall, thread, process)))
+    assert clock.seconds(lambda: None, threads) == pytest.approx(seconds)
+
+
+def test_a_busy_start_leaves_the_number_of_calls_as_it_is() -> None:
+    """A neighbour that takes nine tenths of the processor triples no tick of a backend on the CPU."""
+
+    def measured(busy: float) -> list[TickTime]:
+        now = {"wall": 0.0, "cpu": 0.0}
+        clock = TickClock(*(partial(now.__getitem__, name) for name in ("wall", "cpu", "cpu")))
+
+        def step_s(rows: int) -> float:
+            now["wall"] += 0.002 * rows / (1 - busy)
+            now["cpu"] += 0.002 * rows
+            return 0.0
+
+        backend = FakeBackend(fake_spec(), 16, clock=FakeClock(), step_s=step_s, cpu_threads=1)
+        return measure_ticks(backend, [1, 2, 4, 8, 16], clock, 0.034)
+
+    assert measured(0.9) == measured(0.0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from antiphon.engine.sizing import TickTime, calls_in_time, rows_in_time, tick_limit_s
+from antiphon.engine.tick_times import TickTime, calls_in_time, rows_in_time, tick_limit_s
 
 FRAME_MS = 80.0
 BUCKETS = np.array([1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256])

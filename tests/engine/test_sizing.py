@@ -69,7 +69,7 @@ class Workshop:
         return backend
 
     def size(self, config: EngineConfig = AUTO, share: DeviceShare = ALONE) -> int:
-        backend = make_sized(self, config, self.clock, share)
+        backend = make_sized(self, config, self.clock, share).backend
         assert backend is self.made[-1]
         assert [made.closed for made in self.made] == [True] * (len(self.made) - 1) + [False]
         return backend.info.slots
@@ -173,11 +173,11 @@ def test_threads_are_chosen_before_rows_are_timed(max_slots: int, seen: list[int
         chooses_threads=True,
     )
     backend.rows_seen = []
-    assert make_sized(lambda slots: backend, replace(AUTO, max_slots=max_slots), clock) is backend
+    assert make_sized(lambda slots: backend, replace(AUTO, max_slots=max_slots), clock).backend is backend
     assert backend.rows_seen == seen
     fixed = replace(AUTO, slots=3)
     backend.rows_seen.clear()
-    assert make_sized(lambda slots: backend, fixed, clock) is backend
+    assert make_sized(lambda slots: backend, fixed, clock).backend is backend
     assert backend.rows_seen == [3]  # warm_up chooses
 
 
@@ -321,7 +321,7 @@ def test_a_backend_that_can_be_resized_is_made_once(config: EngineConfig, asked:
         assert slots == 1, "its weights would be loaded a second time"
         return one
 
-    assert make_sized(factory, config, workshop.clock) is one
+    assert make_sized(factory, config, workshop.clock).backend is one
     assert one.asked == asked
     assert not one.closed
 
@@ -335,7 +335,7 @@ def test_memory_that_runs_out_while_a_backend_is_resized_is_a_backend_error() ->
 def test_rings_count_on_the_machine_beside_the_rows() -> None:
     workshop = Workshop({"total": 1000, "weights": 200, "state_per_row": 70})
     config = replace(AUTO, slots=None)
-    backend = make_sized(workshop, config, workshop.clock, ALONE, lambda _: RingBytes(100, 30))
+    backend = make_sized(workshop, config, workshop.clock, ALONE, lambda _: RingBytes(100, 30)).backend
     assert backend.info.slots == 6  # 900 usable, less 200 and 100, in parts of 70 + 30
     with pytest.raises(
         ConfigError,

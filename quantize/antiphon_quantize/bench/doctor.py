@@ -29,7 +29,7 @@ from antiphon.option import Parser, options
 from antiphon.serve.hosting.engines import backend_factory
 from antiphon.supervisor.address import bound
 from antiphon.supervisor.connection_bounds import raise_open_file_limit
-from antiphon_quantize.bench.slots import Found, find_slots
+from antiphon_quantize.bench.slots import Found, find_slots, with_calls
 
 LEAST_PYTHON = (3, 11)
 LEAST_MEMORY_BYTES = 1_000_000_000
@@ -228,7 +228,8 @@ def check_default(model: str, *, is_timed: bool) -> DoctorLine:
         if not is_timed:
             return DoctorLine("model", DoctorState.OK, f"{describe(checkpoint)} runs on {backend}; not timed")
         config = ModelConfig(model=model)
-        found = find_slots(backend_factory(ServerConfig(), config, checkpoint), EngineConfig(), SECONDS)
+        factory = backend_factory(ServerConfig(), config, checkpoint)
+        found = find_slots(factory, EngineConfig(), SECONDS, with_calls())
     except MissingExtraError as error:
         words, _, remedy = str(error).rpartition("; install it with: ")
         return DoctorLine("model", DoctorState.MISSING, words, remedy)

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from antiphon.backends.machine import host_bytes
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.sizing import TickTime, rows_in_time, tick_limit_s
+from antiphon.engine.tick_times import TickTime, rows_in_time, tick_limit_s
 from antiphon.errors import ConfigError
 from antiphon.ipc.values import percentile
 from antiphon_quantize.bench.card import SCHEMA, Card, Entry, Quality, RowsResult, Spread, TickPlan
@@ -71,8 +71,8 @@ def timely_rows(results: Sequence[RowsResult], frame_ms: float) -> tuple[int, bo
     """The largest number of rows whose p99 tick is in time by the server's rule, and whether this is a lower
     bound.
 
-    The rule is :func:`antiphon.engine.sizing.tick_limit_s` with the server's reserve. The number is a lower
-    bound if the largest measured number of rows is in time, and 0 if the smallest is not.
+    The rule is :func:`antiphon.engine.tick_times.tick_limit_s` with the server's reserve. The number is a
+    lower bound if the largest measured number of rows is in time, and 0 if the smallest is not.
     """
     limit_s = tick_limit_s(frame_ms / 1000, reserve_fraction=EngineConfig().tick_reserve_fraction)
     ticks = [TickTime(result.rows, result.p99_ms / 1000) for result in results]

@@ -19,13 +19,16 @@ import numpy as np
 from antiphon.backends.base import Backend
 from antiphon.config import MODEL_HELP, ServerConfig
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.sizing import BackendFactory, calls_in_time, make_sized, tick_limit_s
+from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized
+from antiphon.engine.tick_times import calls_in_time, tick_limit_s
 from antiphon.errors import ConfigError
 from antiphon.ipc.values import percentile
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.source import DEFAULT_MODEL
 from antiphon.option import Parser
 from antiphon.serve.hosting.engines import backend_factory
+from antiphon.serve.hosting.host_load import measure_host_load
+from antiphon.serve.hosting.main import front_ends_of
 from antiphon_quantize.bench.card import TickPlan
 from antiphon_quantize.bench.options import add_backend_options, make_subjects, one_entry
 from antiphon_quantize.bench.output import check_absent, write_new
@@ -74,17 +77,18 @@ def find_slots(
     factory: BackendFactory,
     config: EngineConfig,
     seconds: float,
+    share: DeviceShare = ALONE,
     *,
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Found:
-    """Choose slots with the engine, and run ticks of their ready rows for ``seconds``.
+    """Choose slots with the engine for a ``share``, and run ticks of their ready rows for ``seconds``.
 
     Raises:
         ConfigError: one row does not fit into memory, or no measurement can decide.
         BackendError: memory ran out.
     """
-    backend: Backend = make_sized(factory, config, clock)
+    backend: Backend = make_sized(factory, config, clock, share).backend
     try:
         backend.warm_up(no_progress)
         rows = ready_rows(backend, config)
@@ -92,6 +96,11 @@ def find_slots(
         return Found(backend.info.slots, backend.info.spec.frame_ms, turn)
     finally:
         backend.close()
+
+
+def with_calls() -> DeviceShare:
+    """The share of a server's only model, next to the sockets of its calls."""
+    return DeviceShare(load=measure_host_load(front_ends_of(ServerConfig()) or None))
 
 
 def ready_rows(backend: Backend, config: EngineConfig) -> int:
@@ -124,7 +133,7 @@ def main(
     (subject,) = make_subjects([entry])
     factory = backend_factory(ServerConfig(), entry, load_checkpoint(entry.model))
     engine = EngineConfig(max_slots=options.max_slots)
-    found = find_slots(factory, engine, options.seconds, clock=clock, sleep=sleep)
+    found = find_slots(factory, engine, options.seconds, with_calls(), clock=clock, sleep=sleep)
     said = summary(found, options.max_slots)
     if not found.is_in_time:
         print(f"{said}; nothing is written. Try again when the machine does nothing else", file=sys.stderr)  # noqa: T201

@@ -134,8 +134,8 @@ class BackendInfo:
     process may use). ``row_ms`` is the time that each row adds to a tick, if the backend knows it and the
     engine cannot measure it (tts). ``device_name`` is the driver's name for a GPU. ``work`` is the cost of a
     tick, as the fields of :class:`antiphon.models.costs.TickWork`, or empty. ``threads``, after the warm-up,
-    describes how a tick uses a CPU's threads; it is empty if unknown. ``chooses_threads``:
-    :meth:`Resizable.choose_threads` has an effect.
+    describes how a tick uses a CPU's threads; it is empty if unknown. ``cpu_threads`` is their number, 0 for
+    a device. ``chooses_threads``: :meth:`Resizable.choose_threads` has an effect.
 
     An executor's info has no slots, and of ``memory`` only the entries that the host cannot determine.
     """
@@ -152,6 +152,7 @@ class BackendInfo:
     row_ms: float | None = None
     device_name: str = ""
     threads: str = ""
+    cpu_threads: int = 0
     work: Mapping[str, int] = field(default_factory=dict)
     chooses_threads: bool = False
 

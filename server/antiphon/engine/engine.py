@@ -105,7 +105,7 @@ class Engine:
         self.wake = wake or Wake()
         self._thread: threading.Thread | None = None
         self._is_prepared = False
-        self.note = ""  # a note on the number of rows, for operators
+        self.note = self.assumed = ""  # on the number of rows, for operators
         self._backend: Backend
         self.rows: Rows
         self.sessions: SessionManager
@@ -280,11 +280,11 @@ class Engine:
 
     def _warm_backend(self, progress: Progress) -> Backend:
         source = self._source
-        backend = (
-            make_sized(source, self.config, self.clock, self._share, self.rings_of)
-            if callable(source)
-            else source
-        )
+        if callable(source):
+            sized = make_sized(source, self.config, self.clock, self._share, self.rings_of)
+            backend, self.assumed = sized.backend, sized.assumed
+        else:
+            backend = source
         chosen = backend.info.slots
         if self.config.slots not in (None, chosen):
             raise ConfigError(f"slots is {self.config.slots}, but the backend was made with {chosen}")

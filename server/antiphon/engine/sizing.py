@@ -13,9 +13,17 @@ from typing import TypeAlias
 
 import numpy as np
 
-from antiphon.backends.base import Backend, BackendInfo, Progress, Resizable, StepInputs, row_counts
+from antiphon.backends.base import Backend, BackendInfo, Progress, Resizable, row_counts
 from antiphon.backends.machine import host_bytes
 from antiphon.engine.config import EngineConfig
+from antiphon.engine.tick_times import (
+    HostLoad,
+    TickClock,
+    TickRule,
+    calls_in_time,
+    measure_ticks,
+    tick_limit_s,
+)
 from antiphon.errors import BackendError, ConfigError
 from antiphon.ipc.memory import RingBytes
 from antiphon.log import Log
@@ -69,14 +77,6 @@ class MemoryFacts:
         return self.fixed_bytes + rows * self.row_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TickTime:
-    """A measurement: a tick over ``rows`` rows, all advancing, took ``seconds``."""
-
-    rows: int
-    seconds: float
-
-
 def check_fit(memory: MemoryFacts, rows: int) -> None:
     """Check that ``rows`` rows fit.
 
@@ -125,43 +125,6 @@ def most_rows(facts: MemoryFacts) -> int:
         return rows_that_fit(facts, reserve_fraction=config.memory_reserve_fraction, at_most=config.max_slots)
     except ConfigError:
         return 0
-
-
-def tick_limit_s(frame_s: float, *, reserve_fraction: float, models: int = 1) -> float:
-    """The longest tick that keeps frames on time.
-
-    A frame may arrive just after a tick began. It waits for the end of that tick and is then in the next one.
-    Two ticks must therefore fit into a frame's length, less the reserve for decoding, encoding and sending.
-    If ``models`` models share a device, each tick takes ``models`` times as long.
-    """
-    return frame_s * (1 - reserve_fraction) / 2 / models
-
-
-def calls_in_time(rows: int, *, reserve_fraction: float) -> int:
-    """The number of calls at random phases for which each tick takes :func:`tick_limit_s`, if a tick of
-    ``rows`` rows takes that time.
-
-    A tick takes the frames that became complete during the tick before. With N calls, ticks of T seconds meet
-    N T / frame ready rows, and at the limit T is ``(1 - reserve_fraction) / 2`` of a frame. Calls of equal
-    phase are ready together and do not wait for another tick; their tick takes less than a frame.
-    """
-    return int(rows * 2 / (1 - reserve_fraction))
-
-
-def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
-    """Maximum number of rows whose tick takes at most ``limit_s``, from measured ticks of ascending row
-    counts.
-
-    Between two measured row counts the tick is interpolated; the result is never above the largest measured
-    count. It is at least 1: a machine that is too slow for one row still serves it, late.
-    """
-    rows, rows_s = 1, 0.0
-    for tick in ticks:
-        if tick.seconds > limit_s:
-            share = (limit_s - rows_s) / (tick.seconds - rows_s)
-            return max(rows, int(rows + share * (tick.rows - rows)))
-        rows, rows_s = tick.rows, tick.seconds
-    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +178,14 @@ class DeviceShare:
     """A model's share of a device that several models of a process use.
 
     ``taken_bytes`` is the memory that earlier models took, by device. ``models`` is the number of models on
-    the device; ``models_waiting`` of them, including this one, are not made yet.
+    the device; ``models_waiting`` of them, including this one, are not made yet. ``load`` is the share of the
+    host's cores that calls take.
     """
 
     taken_bytes: Mapping[str, int] = field(default_factory=dict)
     models: int = 1
     models_waiting: int = 1
+    load: HostLoad = field(default_factory=HostLoad)
 
 
 ALONE = DeviceShare()
@@ -229,14 +194,16 @@ Rings: TypeAlias = Callable[[ModelSpec], RingBytes]
 """Host memory that the calls of a model take."""
 
 
-UNTIMED_STEPS = 2
-TIMED_STEPS = 5
 CHOOSING_ROWS = 16
 """Maximum number of rows with which a backend chooses how it uses threads; more rows would take longer."""
-AGED_FRAMES = 250
-"""Rows are timed with full contexts. The context of a codec is full after this number of frames: Mimi looks
-back over 125.
-"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A backend, and the assumptions of a number of rows by measured ticks; "" if it was not measured."""
+
+    backend: Backend
+    assumed: str = ""
 
 
 def make_sized(
@@ -245,7 +212,7 @@ def make_sized(
     clock: Callable[[], float],
     share: DeviceShare = ALONE,
     rings: Rings = lambda _spec: RingBytes(0, 0),
-) -> Backend:
+) -> Sized:
     """A backend before its warm-up, with ``config.slots`` rows or, if that is None, as many rows as it can
     answer in time.
 
@@ -265,7 +232,7 @@ def make_sized(
     found = memory_facts(backend.info, share)
     facts = with_rings(found, backend.info, rings(backend.info.spec), share)
     if config.slots is not None:
-        return _make_fixed(backend, factory, config.slots, facts)
+        return Sized(_make_fixed(backend, factory, config.slots, facts))
     if found is None:
         backend.close()
         raise ConfigError(
@@ -283,47 +250,49 @@ def make_sized(
     expected = _expected(backend.info, config, share, fitting)
     if not backend.info.spec.kind.has_deadlines:
         spoken = _spoken_in_time(backend.info, config, share)
-        return _remake(backend, factory, min(fitting, expected or fitting, spoken))
+        return Sized(_remake(backend, factory, min(fitting, expected or fitting, spoken)))
     backend = _with_threads_chosen(backend, factory, min(fitting, CHOOSING_ROWS))
-    frame_s, reserve = backend.info.spec.frame_ms / 1000.0, config.tick_reserve_fraction
-    limit_s = tick_limit_s(frame_s, reserve_fraction=reserve, models=share.models)
-    return _timed(backend, factory, config, clock, limit_s, fitting, first=max(2, expected or 0))
+    rule = TickRule(
+        backend.info.spec.frame_ms / 1000.0,
+        config.tick_reserve_fraction,
+        share.load,
+        backend.info.cpu_threads,
+        share.models,
+    )
+    timed = _timed(backend, factory, config, TickClock(clock), rule, fitting, first=max(2, expected or 0))
+    return Sized(timed, rule.words)
 
 
 def _timed(
     backend: Backend,
     factory: BackendFactory,
     config: EngineConfig,
-    clock: Callable[[], float],
-    limit_s: float,
+    clock: TickClock,
+    rule: TickRule,
     fitting: int,
     *,
     first: int,
 ) -> Backend:
-    """Resize the backend from one row to the most that it can answer in ticks of ``limit_s``, at most
-    ``fitting``.
+    """Resize the backend from one row to the most calls that it answers by ``rule``, at most ``fitting``.
 
     It is timed with one row, with ``first`` rows, and with increasing numbers until it is too slow.
     """
-    ticks = measure_ticks(backend, [1], clock, limit_s)
+    ticks = measure_ticks(backend, [1], clock, rule.limit_s)
     is_packed, wanted = False, min(fitting, first)
-    while ticks[-1].seconds <= limit_s and ticks[-1].rows < fitting:
+    while ticks[-1].seconds <= rule.limit_s and ticks[-1].rows < fitting:
         timed = backend.info.slots
         backend = _remake(backend, factory, wanted)
         is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < backend.info.slots
         larger = [rows for rows in row_counts(backend.info.slots) if rows > timed]
-        ticks += measure_ticks(backend, larger if is_packed else larger[-1:], clock, limit_s)
+        ticks += measure_ticks(backend, larger if is_packed else larger[-1:], clock, rule.limit_s)
         wanted = fitting if is_packed else min(2 * wanted, fitting)
-    ready = rows_in_time(ticks, limit_s)
-    timely = calls_in_time(ready, reserve_fraction=config.tick_reserve_fraction) if is_packed else ready
-    slots = min(timely, fitting)
+    slots = replace(rule, is_packed=is_packed).calls(ticks, fitting)
     Log(__name__).debug(
         "slots chosen",
         slots=slots,
         by_memory=fitting,
-        by_time=timely,
-        ready_rows=ready,
-        tick_limit_ms=1000 * limit_s,
+        tick_limit_ms=1000 * rule.limit_s,
+        slowdown=rule.slowdown(slots),
         ticks_ms=" ".join(f"{tick.rows}:{1000 * tick.seconds:.3g}" for tick in ticks),
     )
     return _remake(backend, factory, slots)
@@ -464,31 +433,3 @@ def with_rings(
         host = MemoryFacts(host_bytes(), 0, rings.row, share.taken_bytes.get("cpu", 0), 0, rings.fixed)
         return [*found, host]
     return [replace(it, row_bytes=it.row_bytes + rings.row, spare_bytes=rings.fixed) for it in found]
-
-
-def measure_ticks(
-    backend: Backend, sizes: Sequence[int], clock: Callable[[], float], limit_s: float
-) -> list[TickTime]:
-    """Measure ticks over ready rows with full contexts, up to the first tick that takes longer than
-    ``limit_s``.
-
-    Afterwards the rows contain noise; every session resets its row before its first frame.
-    """
-    spec = backend.info.spec
-    if isinstance(backend, Resizable):
-        backend.age(AGED_FRAMES if spec.lm is None else max(AGED_FRAMES, spec.lm.context))
-    noise = np.random.default_rng(0).standard_normal((backend.info.slots, spec.frame_samples), np.float32)
-    ticks: list[TickTime] = []
-    for rows in sizes:
-        named = np.arange(rows, dtype=np.int32)
-        inputs = StepInputs(named, np.zeros(rows, np.bool_), 0.1 * noise[:rows])
-        seconds: list[float] = []
-        for _ in range(UNTIMED_STEPS + TIMED_STEPS):
-            start_s = clock()
-            backend.step(inputs)
-            seconds.append(clock() - start_s)
-        # The minimum: a disturbance at the start must not reduce the server's slots for its whole life.
-        ticks.append(TickTime(rows, min(seconds[UNTIMED_STEPS:])))
-        if ticks[-1].seconds > limit_s:
-            break
-    return ticks

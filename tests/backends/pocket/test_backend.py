@@ -238,7 +238,9 @@ def test_slots_are_what_a_rows_time_allows(pocket_folder: Path, monkeypatch: pyt
             return replace(info(backend), row_ms=row_ms)
 
         monkeypatch.setattr(PocketBackend, "info", property(timed))
-        sized = make_sized(lambda slots: small_backend(pocket_folder, slots=slots), config, lambda: 0.0)
+        sized = make_sized(
+            lambda slots: small_backend(pocket_folder, slots=slots), config, lambda: 0.0
+        ).backend
         assert sized.info.slots == slots
         sized.close()
 

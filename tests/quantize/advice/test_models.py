@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from antiphon.backends.machine import Gpu
 from antiphon.backends.registry import options_of
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.sizing import tick_limit_s
+from antiphon.engine.tick_times import tick_limit_s
 from antiphon.errors import ConfigError
 from antiphon.models.costs import CARDS
 from antiphon.serve.hosting.options import parse_command_line

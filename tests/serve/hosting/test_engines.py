@@ -162,15 +162,15 @@ def test_models_share_a_gpu_by_whatever_name_it_is_given(monkeypatch: pytest.Mon
 
 def test_auto_slots_of_several_share_the_machine() -> None:
     """One alone gets all the rows it may have; of two each has to leave half of the time."""
-    engine = EngineConfig(max_slots=64)
+    engine = EngineConfig(max_slots=16)
     options: dict[str, Any] = {"backend": "null", "null_step_ms": 1.0, "engine": engine}
     with run(ServerConfig(model=("echo",), **options)) as models:
-        assert models[0].engine.info.slots == 64
+        assert models[0].engine.info.slots == 16
     with run(ServerConfig(model=("echo", "tiny"), **options)) as models:
-        assert [model.engine.info.slots for model in models] == [64, 64]
+        assert [model.engine.info.slots for model in models] == [16, 16]
     options["null_step_ms"] = 22.0  # well between the two limits: a busy machine makes steps longer
     with run(ServerConfig(model=("echo",), **options)) as models:
-        assert models[0].engine.info.slots == 64
+        assert models[0].engine.info.slots == 16
     with run(ServerConfig(model=("echo", "tiny"), **options)) as models:
         assert [model.engine.info.slots for model in models] == [1, 1]
 

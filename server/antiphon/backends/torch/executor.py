@@ -136,6 +136,7 @@ class TorchRows:
                 **self._promised_bytes(),
             },
             device_name=device_name(self._mimi.device),
+            cpu_threads=torch.get_num_threads() if self._mimi.device.type == "cpu" else 0,
             work={} if generator is None else asdict(tick_work(self._spec.kind, self._mimi, generator)),
         )
 

@@ -64,7 +64,8 @@ class Engines:
         self._tracer, self._lost = tracer, lost
         self._engines = {each.name: each.engine for each in running}
         self._lines = [
-            describe(each.name, each.engine.info, each.checkpoint, each.engine.note) for each in running
+            describe(each.name, each.engine.info, each.checkpoint, each.engine.note, each.engine.assumed)
+            for each in running
         ]
         self._models: tuple[tuple[str, str], ...] = ()  # fingerprints that front ends compare with their own
         self._families = families

@@ -17,6 +17,7 @@ from antiphon.engine.engine import Engine
 from antiphon.engine.loop import EventWake
 from antiphon.engine.metrics import EngineMetrics
 from antiphon.engine.sizing import BackendFactory, DeviceShare, bytes_taken
+from antiphon.engine.tick_times import HostLoad
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError
 from antiphon.ipc.engine_client import ModelFacts
@@ -25,6 +26,7 @@ from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.option import AUTO
 from antiphon.serve.hosting.hand_over_plan import hand_over_plan
+from antiphon.serve.hosting.host_load import measure_host_load
 from antiphon.serve.hosting.model_names import name_models
 
 DIGEST_DIGITS = 12
@@ -68,6 +70,7 @@ def running_engines(
             checkpoint.verify(partial(_show_as, progress, f"{name}: SHA-256 of "))
     devices = [device_of(backend_of(entry, checkpoint), entry.device) for entry, _, checkpoint in entries]
     models, waiting = Counter(devices), Counter(devices)
+    load = HostLoad() if all(entry.slots for entry, _, _ in entries) else measure_host_load(pools)
     taken_bytes: Counter[str] = Counter()
     running: list[RunningEngine] = []
     with ExitStack() as engines:
@@ -78,7 +81,7 @@ def running_engines(
                 metrics=EngineMetrics(families, model=name),
                 on_lost=on_lost,
                 tracer=tracer,
-                share=DeviceShare(dict(taken_bytes), models[device], waiting[device]),
+                share=DeviceShare(dict(taken_bytes), models[device], waiting[device], load),
                 pools=pools,
                 wake=EventWake() if pools else None,
                 hand_over=hand_over_plan(config, name, checkpoint),
@@ -132,8 +135,8 @@ def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkp
     return make
 
 
-def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, note: str = "") -> str:
-    """One model with its parameters, the beginning of its manifest's SHA-256, and the engine's ``note``."""
+def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, *notes: str) -> str:
+    """One model with its parameters, the beginning of its manifest's SHA-256, and the engine's ``notes``."""
     digest = checkpoint.digest[:DIGEST_DIGITS]
     files = f"files {digest}" if digest else "files without a manifest"
     threads = f" ({info.threads})" if info.threads else ""
@@ -142,7 +145,7 @@ def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, note: str = ""
     return (
         f"{name} ({info.spec.kind}, {size}) "
         f"on {info.name}/{info.device}{threads}, {info.slots} slot{'s' * (info.slots != 1)}, {files}"
-        + (f"; {note}" if note else "")
+        + "".join(f"; {note}" for note in notes if note)
     )
 
 

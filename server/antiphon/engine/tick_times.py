@@ -1,0 +1,201 @@
+"""The calls that a machine answers in time, from measured ticks and the cores that sockets take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from antiphon.backends.base import Backend, Resizable, StepInputs
+
+Clock = Callable[[], float]
+"""Seconds."""
+
+LOOP_SHARE: Final = 0.85
+"""The most of a core that an event loop may use for calls: one process held 112 calls at 0.88, and not 128
+(docs/benchmarks/server.md).
+"""
+
+SHARED_CACHE: Final = 1.1
+"""A tick's time next to sockets on other cores, in multiples of its time without: they share caches, and the
+interpreter in one process."""
+
+UNTIMED_STEPS: Final = 2
+TIMED_STEPS: Final = 5
+AGED_FRAMES: Final = 250
+"""Rows are timed with full contexts. A codec's is full after these frames: Mimi looks back over 125."""
+
+
+@dataclass(frozen=True, slots=True)
+class TickTime:
+    """A measurement: a tick over ``rows`` rows, all advancing, took ``seconds``."""
+
+    rows: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoad:
+    """The share of this machine's cores that calls take outside of the model.
+
+    ``call_s`` and ``caller_s`` are the processor seconds of a frame of one call, in the server and in a
+    caller on the same machine. ``loops`` event loops serve all calls.
+    """
+
+    call_s: float = 0.0
+    caller_s: float = 0.0
+    cores: float = float("inf")
+    loops: float = float("inf")
+
+    def slowdown(self, calls: int, frame_s: float, *, threads: int, models: int = 1) -> float:
+        """The ratio of a tick's time during ``calls`` calls of each model to its time without them.
+
+        A tick computes on ``threads`` threads; 0: on a device, and one thread feeds it. A thread of a tick
+        that waits for its core stalls the tick's other threads, so each processor second of a socket costs a
+        tick of T threads T processor seconds. If all ticks have more threads than there are cores, a socket
+        stalls all of them. Ticks of several models take turns, as on a device. Infinite if the event loops or
+        the cores are not enough.
+        """
+        wanted = max(1, threads) * models
+        stalled = max(1, threads) if wanted <= self.cores else self.cores
+        taken = min(wanted, self.cores)
+        loops = models * calls * self.call_s / frame_s
+        outside = models * calls * (self.call_s + self.caller_s) / frame_s
+        excess = max(0.0, outside - (self.cores - taken)) * stalled / taken
+        if loops > LOOP_SHARE * self.loops or excess >= 1:
+            return float("inf")
+        shared = SHARED_CACHE if threads and outside else 1.0
+        return shared * models / (1 - excess)
+
+
+@dataclass(frozen=True, slots=True)
+class TickRule:
+    """When calls are answered in time: two ticks in a frame of ``frame_s``, less ``reserve_fraction``.
+
+    ``models`` models have ticks of as many ``threads`` at the same time. ``is_packed``: a tick computes only
+    the rows that are ready.
+    """
+
+    frame_s: float
+    reserve_fraction: float
+    load: HostLoad = field(default_factory=HostLoad)
+    threads: int = 0
+    models: int = 1
+    is_packed: bool = True
+
+    @property
+    def limit_s(self) -> float:
+        """The longest tick of a model without others and without calls: :func:`tick_limit_s`."""
+        return tick_limit_s(self.frame_s, reserve_fraction=self.reserve_fraction)
+
+    def slowdown(self, calls: int) -> float:
+        """See :meth:`HostLoad.slowdown`."""
+        return self.load.slowdown(calls, self.frame_s, threads=self.threads, models=self.models)
+
+    def calls(self, ticks: Sequence[TickTime], at_most: int) -> int:
+        """The most calls, from measured ticks of ascending row counts; at least 1."""
+        return next((calls for calls in range(at_most, 1, -1) if calls <= self._answered(ticks, calls)), 1)
+
+    def _answered(self, ticks: Sequence[TickTime], calls: int) -> int:
+        """The calls answered in time by ticks that are as slow as during ``calls`` calls."""
+        if ticks[0].seconds * self.models > self.limit_s:
+            return 1
+        rows = rows_in_time(ticks, self.limit_s / self.slowdown(calls))
+        return calls_in_time(rows, reserve_fraction=self.reserve_fraction) if self.is_packed else rows
+
+    @property
+    def words(self) -> str:
+        """The assumed load of a call, for operators; "" without one."""
+        load = self.load
+        if not load.call_s:
+            return ""
+        return (
+            f"slots = auto counts {1000 * load.call_s:.2f} ms of CPU per frame for a call's socket and Opus, "
+            f"and {1000 * load.caller_s:.2f} ms for a caller on this machine"
+        )
+
+
+def tick_limit_s(frame_s: float, *, reserve_fraction: float, models: int = 1) -> float:
+    """The longest tick that keeps frames on time.
+
+    A frame may arrive just after a tick began: it waits for that one and then takes its own, so two ticks
+    must fit into a frame's length, less the reserve for decoding, encoding and sending. If ``models`` models
+    share a device, each tick takes ``models`` times as long.
+    """
+    return frame_s * (1 - reserve_fraction) / 2 / models
+
+
+def calls_in_time(rows: int, *, reserve_fraction: float) -> int:
+    """The calls at random phases whose ticks take :func:`tick_limit_s`, which is the tick of ``rows`` rows.
+
+    A tick takes the frames that became whole during the one before: ticks of T seconds meet N T / frame ready
+    rows, and at the limit T is ``(1 - reserve_fraction) / 2`` of a frame. Calls of equal phase are ready
+    together and do not wait for another tick; their tick takes less than a frame.
+    """
+    return int(rows * 2 / (1 - reserve_fraction))
+
+
+def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
+    """The most rows whose tick takes at most ``limit_s``, from measured ticks of ascending row counts.
+
+    Between two measured row counts the tick is interpolated; the result is never above the largest one. At
+    least 1: a machine too slow for one row still serves it, late.
+    """
+    rows, rows_s = 1, 0.0
+    for tick in ticks:
+        if tick.seconds > limit_s:
+            share = (limit_s - rows_s) / (tick.seconds - rows_s)
+            return max(rows, int(rows + share * (tick.rows - rows)))
+        rows, rows_s = tick.rows, tick.seconds
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class TickClock:
+    """The time of ticks, in spite of other programs that take the cores meanwhile.
+
+    ``wall`` is any clock, ``thread`` and ``process`` are processor time of the calling thread and of all.
+    """
+
+    wall: Clock = time.perf_counter
+    thread: Clock = time.thread_time
+    process: Clock = time.process_time
+
+    def seconds(self, step: Callable[[], object], threads: int) -> float:
+        """The time of a step that computes on ``threads`` threads, or, with 0, on a device.
+
+        A step's threads work side by side, so on free cores it takes the processor time of the calling
+        thread, or an equal part of all. It takes longer by wall-clock time while other programs run.
+        """
+        begun = self.wall(), self.thread(), self.process()
+        step()
+        wall_s, thread_s, process_s = (
+            now - then for now, then in zip((self.wall(), self.thread(), self.process()), begun, strict=True)
+        )
+        return min(wall_s, max(thread_s, process_s / threads)) if threads else wall_s
+
+
+def measure_ticks(backend: Backend, sizes: Sequence[int], clock: TickClock, limit_s: float) -> list[TickTime]:
+    """Ticks over ready rows with full contexts, up to the first that takes over ``limit_s``.
+
+    The rows hold noise afterwards; every session resets its row before its first frame.
+    """
+    spec = backend.info.spec
+    if isinstance(backend, Resizable):
+        backend.age(AGED_FRAMES if spec.lm is None else max(AGED_FRAMES, spec.lm.context))
+    noise = np.random.default_rng(0).standard_normal((backend.info.slots, spec.frame_samples), np.float32)
+    ticks: list[TickTime] = []
+    for rows in sizes:
+        named = np.arange(rows, dtype=np.int32)
+        inputs = StepInputs(named, np.zeros(rows, np.bool_), 0.1 * noise[:rows])
+        step = partial(backend.step, inputs)
+        seconds = [clock.seconds(step, backend.info.cpu_threads) for _ in range(UNTIMED_STEPS + TIMED_STEPS)]
+        # The minimum: a disturbance at the start must not reduce the server's slots for its whole life.
+        ticks.append(TickTime(rows, min(seconds[UNTIMED_STEPS:])))
+        if ticks[-1].seconds > limit_s:
+            break
+    return ticks
