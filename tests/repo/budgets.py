@@ -55,7 +55,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "antiphon_client": 2950,
         "antiphon_quantize": 4_350,
         "antiphon_quantize.advice": 800,
-        "antiphon_quantize.bench": 1650,
+        "antiphon_quantize.bench": 1700,
         "antiphon_quantize.reference": 350,
         "server": 42_700,
         "server, clients, quantize": 52_900,
