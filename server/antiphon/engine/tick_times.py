@@ -26,6 +26,9 @@ interpreter in one process."""
 
 UNTIMED_STEPS: Final = 2
 TIMED_STEPS: Final = 5
+FEWER_STEPS: Final = 1, 3
+"""Both on a CPU, where processor time varies less than a device's time."""
+
 AGED_FRAMES: Final = 250
 """Rows are timed with full contexts. A codec's is full after these frames: Mimi looks back over 125."""
 
@@ -184,7 +187,8 @@ def measure_ticks(backend: Backend, sizes: Sequence[int], clock: TickClock, limi
 
     The rows hold noise afterwards; every session resets its row before its first frame.
     """
-    spec = backend.info.spec
+    spec, threads = backend.info.spec, backend.info.cpu_threads
+    untimed, timed = FEWER_STEPS if threads else (UNTIMED_STEPS, TIMED_STEPS)
     if isinstance(backend, Resizable):
         backend.age(AGED_FRAMES if spec.lm is None else max(AGED_FRAMES, spec.lm.context))
     noise = np.random.default_rng(0).standard_normal((backend.info.slots, spec.frame_samples), np.float32)
@@ -193,9 +197,9 @@ def measure_ticks(backend: Backend, sizes: Sequence[int], clock: TickClock, limi
         named = np.arange(rows, dtype=np.int32)
         inputs = StepInputs(named, np.zeros(rows, np.bool_), 0.1 * noise[:rows])
         step = partial(backend.step, inputs)
-        seconds = [clock.seconds(step, backend.info.cpu_threads) for _ in range(UNTIMED_STEPS + TIMED_STEPS)]
+        seconds = [clock.seconds(step, threads) for _ in range(untimed + timed)]
         # The minimum: a disturbance at the start must not reduce the server's slots for its whole life.
-        ticks.append(TickTime(rows, min(seconds[UNTIMED_STEPS:])))
+        ticks.append(TickTime(rows, min(seconds[untimed:])))
         if ticks[-1].seconds > limit_s:
             break
     return ticks

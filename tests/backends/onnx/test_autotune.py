@@ -81,5 +81,11 @@ def test_binding_rows_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         return lambda: spend(0.002 * len(window))
 
     monkeypatch.setattr(autotune, "time", SimpleNamespace(perf_counter=lambda: now_s))
-    times = time_modes({ThreadMode.SLEEPING: prepare}, 4, (1, 4))
-    assert times == {ThreadMode.SLEEPING: {1: [pytest.approx(2.0)] * 3, 4: [pytest.approx(8.0)] * 3}}
+    modes = (ThreadMode.SLEEPING, ThreadMode.SPINNING)
+    times = time_modes(dict.fromkeys(modes, prepare), 4, (1, 4))
+    assert times == dict.fromkeys(modes, {1: [pytest.approx(2.0)] * 3, 4: [pytest.approx(8.0)] * 3})
+
+
+def test_a_single_mode_is_timed_once_over_few_rows() -> None:
+    times = time_modes({ThreadMode.SLEEPING: lambda _window: lambda: None}, 40, (1, 2, 4, 8, 16, 32, 40))
+    assert {count: len(ms) for count, ms in times[ThreadMode.SLEEPING].items()} == {1: 1, 2: 1, 4: 1, 8: 1}

@@ -109,6 +109,8 @@ LEAST_TURNS: Final = 3
 MOST_TURNS: Final = 7
 TRIAL_S: Final = 0.3
 """Seconds of measurement for a graph. A minimum number of rounds may take longer."""
+FEW_COUNTS: Final = 4
+"""Numbers of rows in the cost of a single mode: 1, 2, 4 and 8."""
 SPIN_GAIN: Final = 0.95
 """Threads spin only if that takes less than this fraction of the time with sleeping threads. Spinning takes
 CPU time from all other work, so a gain within the noise of a measurement is not enough.
@@ -173,10 +175,14 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
     """Time runs over ``counts`` of ``slots`` rows, alternating, so that other load affects every mode
     equally.
 
+    A single mode is timed over few rows, once each: the line of its cost needs no more.
+
     Modes alternate over different rows, as far as possible, so that rings are read from memory and not from a
     cache, as in a call. Each round begins with another mode. Rows are bound before the timing.
     """
     modes = list(runs)
+    is_choice = len(modes) > 1
+    counts = counts if is_choice else counts[:FEW_COUNTS]
     times: Times = {mode: {count: [] for count in counts} for mode in modes}
     for mode in modes:
         runs[mode](range(slots))()
@@ -190,7 +196,7 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
                 start_s = time.perf_counter()
                 run()
                 times[mode][count].append(1000.0 * (time.perf_counter() - start_s))
-        if turn + 1 >= LEAST_TURNS and time.perf_counter() - begin_s > TRIAL_S:
+        if not is_choice or (turn + 1 >= LEAST_TURNS and time.perf_counter() - begin_s > TRIAL_S):
             break
     return times
 
