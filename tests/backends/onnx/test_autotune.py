@@ -83,7 +83,7 @@ def test_binding_rows_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotune, "time", SimpleNamespace(perf_counter=lambda: now_s))
     modes = (ThreadMode.SLEEPING, ThreadMode.SPINNING)
     times = time_modes(dict.fromkeys(modes, prepare), 4, (1, 4))
-    assert times == dict.fromkeys(modes, {1: [pytest.approx(2.0)] * 3, 4: [pytest.approx(8.0)] * 3})
+    assert times == {key: {1: [pytest.approx(2.0)] * 3, 4: [pytest.approx(8.0)] * 3} for key in modes}
 
 
 def test_a_single_mode_is_timed_once_over_few_rows() -> None:
