@@ -44,7 +44,7 @@ BUDGETS: Final[Mapping[str, int]] = MappingProxyType(
         "antiphon": 1500,
         "antiphon.agent": 1000,
         "antiphon.audio": 1_700,
-        "antiphon.backends": 9_650,
+        "antiphon.backends": 9_800,
         "antiphon.canary": 250,
         "antiphon.engine": 4000,
         "antiphon.ipc": 1950,
