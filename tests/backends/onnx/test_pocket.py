@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.backends.base import FloatArray
-from antiphon.backends.onnx.pocket import OnnxUtterances, UtteranceBackend
+from antiphon.backends.onnx.pocket import TICK_READS, OnnxUtterances, UtteranceBackend
 from antiphon.backends.onnx.pocket_voices import end_on_pause
 from antiphon.backends.onnx.sessions import onnxruntime
 from antiphon.backends.registry import make_backend
@@ -68,6 +68,30 @@ def test_rows_side_by_side_say_what_each_says_alone(backend: UtteranceBackend) -
         tick(backend, {row: talk for row, talk in talks.items() if turn >= 3 * row})
     for talk, wanted in zip(talks.values(), alone, strict=True):
         assert talk.is_done
+        np.testing.assert_allclose(talk.audio, wanted, rtol=0, atol=1e-5)
+
+
+def test_texts_that_begin_at_once_are_read_over_several_ticks(
+    backend: UtteranceBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+    read = backend.executor.lm.read
+    monkeypatch.setattr(
+        backend.executor.lm, "read", lambda row, tokens: (reads.append(row), read(row, tokens))
+    )
+    words = entries_of(pocket_source(), LONG)
+    wanted = speak(backend, words).audio
+    chunks = len(reads)
+    talks, most = {row: Talk(list(words)) for row in range(3)}, 0
+    while not all(talk.is_done for talk in talks.values()):
+        before = len(reads)
+        tick(backend, talks)
+        most = max(most, len(reads) - before)
+        if before == chunks:
+            kept = backend.snapshot(2)  # its chunk is not read yet
+            backend.restore(2, kept)
+    assert (most, len(reads)) == (TICK_READS, 4 * chunks)
+    for talk in talks.values():
         np.testing.assert_allclose(talk.audio, wanted, rtol=0, atol=1e-5)
 
 

@@ -35,7 +35,7 @@ from antiphon.backends.snapshots import HostArrays, TensorSpec, check_state
 from antiphon.backends.speaker import Silence, Speech, SpokenRow, fade_in
 from antiphon.backends.stopwatch import Stopwatch
 from antiphon.errors import UnsupportedError
-from antiphon.models.pocket_shape import LONGEST_CHUNK_TOKENS, PocketShape, PocketText
+from antiphon.models.pocket_shape import LONGEST_CHUNK_TOKENS, READ_POSITIONS, PocketShape, PocketText
 from antiphon.models.prompt import Prompt
 from antiphon.models.sampling import SamplingParameters
 
@@ -43,6 +43,9 @@ TEXT, LATENT = "text", "latent"
 SPOKEN: Final = ("lm", "decode")
 """Stages whose state is in a snapshot; the encoder of a voice keeps no state after the voice."""
 TRIAL_ROWS, TRIAL_FRAMES = 4, 3
+TICK_READS: Final = 2
+"""Maximum runs of "read" in a tick, of 32 positions each. Other rows wait for them, so chunks that begin at once
+are read over several ticks."""
 
 
 class Frames(NamedTuple):
@@ -86,6 +89,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         self.speakers = [self._fresh() for _ in range(slots)]
         self.parameters = [SamplingParameters() for _ in range(slots)]
         self.latents: FloatArray = np.full((slots, self._width), np.nan, np.float32)
+        self._unread: list[list[int]] = [[] for _ in range(slots)]  # tokens of each row's chunk
 
     def _fresh(self) -> SpokenRow:
         return SpokenRow(Chunker(self._text.count, self.chunk_tokens))
@@ -116,6 +120,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
             self.voices.forget(row)
             self.speakers[row] = self._fresh()
             self.latents[row] = np.nan
+            self._unread[row] = []
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Set the voice's temperature and seed; the other parameters have no effect."""
@@ -141,7 +146,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
                 consumed[place] = True
             elif not entries:
                 consumed[place] = speaker.is_busy
-        places = list(range(m))
+        places, self._reads = list(range(m)), TICK_READS
         while places:  # a row whose speech ends before a frame starts its next one in this tick
             said = self._open(rows, places, emitted, begun)
             watch.lap("read")
@@ -156,20 +161,31 @@ class OnnxUtterances(OnnxRows, HostArrays):
             now = self.speakers[row].act(partial(self._begin, row))
             if isinstance(now, Silence):
                 emitted[place], begun[place] = True, now.begun
-            elif now is not None:
+            elif now is not None and self._is_read(row):
                 said.append(place)
         return said
 
+    def _is_read(self, row: int) -> bool:
+        """Read a row's chunk as far as this tick allows; whether it is complete."""
+        unread = self._unread[row]
+        while unread and self._reads:
+            self._reads -= 1
+            self.lm.read(row, unread[:READ_POSITIONS])
+            del unread[:READ_POSITIONS]
+        return not unread
+
     def _begin(self, row: int, chunk: Chunk) -> Speech | None:
-        """Read a chunk into a row after its voice."""
+        """Begin to read a chunk into a row after its voice."""
         prepared = self._text.prepare(chunk.text)
         if prepared is None:
             return None
         self.lm.rewind(row)
-        self.lm.read(row, prepared.tokens)
+        self._unread[row] = list(prepared.tokens)
         self.stages["decode"].state.reset([row])
         self.latents[row] = np.nan
-        longest = min(self._text.longest_frames(len(prepared.tokens)), self.lm.room(row))
+        longest = min(
+            self._text.longest_frames(len(prepared.tokens)), self.lm.room(row) - len(prepared.tokens)
+        )
         return Speech(longest, prepared.tail_frames, chunk.last)
 
     def _say(
@@ -234,7 +250,9 @@ class OnnxUtterances(OnnxRows, HostArrays):
         return self.stages["decode"].run(rows, {LATENT: latents}, is_fixed=is_fixed)["pcm"]
 
     def snapshot(self, row: int) -> dict[str, Any]:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """See :class:`antiphon.backends.base.DeviceRows`; a chunk that was begun is read first."""
+        self._reads = len(self._unread[row])
+        self._is_read(row)
         values = {**self.speakers[row].to_json(), "voice": int(self.lm.voice[row])}
         tensors: dict[str, Any] = {TEXT: np.frombuffer(json.dumps(values).encode(), np.uint8)}
         tensors[LATENT] = self.latents[row].copy()
@@ -265,7 +283,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         for name in SPOKEN:
             self.stages[name].state.restore(row, tensors)
         self.speakers[row], voice = self._load(tensors)
-        self.latents[row] = tensors[LATENT]
+        self.latents[row], self._unread[row] = tensors[LATENT], []
         self.lm.recall(row, voice)
 
     def _load(self, tensors: Mapping[str, NDArray[Any]]) -> tuple[SpokenRow, int]:
