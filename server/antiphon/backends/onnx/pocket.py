@@ -44,8 +44,8 @@ SPOKEN: Final = ("lm", "decode")
 """Stages whose state is in a snapshot; the encoder of a voice keeps no state after the voice."""
 TRIAL_ROWS, TRIAL_FRAMES = 4, 3
 TICK_READS: Final = 2
-"""Maximum runs of "read" in a tick, of 32 positions each. Other rows wait for them, so chunks that begin at once
-are read over several ticks."""
+"""Maximum runs of "read" in a tick, of 32 positions each. Other rows wait for them, so chunks that begin at
+once are read over several ticks."""
 
 
 class Frames(NamedTuple):
