@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,9 +76,12 @@ def test_texts_that_begin_at_once_are_read_over_several_ticks(
 ) -> None:
     reads: list[int] = []
     read = backend.executor.lm.read
-    monkeypatch.setattr(
-        backend.executor.lm, "read", lambda row, tokens: (reads.append(row), read(row, tokens))
-    )
+
+    def counted(row: int, tokens: Sequence[int]) -> None:
+        reads.append(row)
+        read(row, tokens)
+
+    monkeypatch.setattr(backend.executor.lm, "read", counted)
     words = entries_of(pocket_source(), LONG)
     wanted = speak(backend, words).audio
     chunks = len(reads)
