@@ -5,10 +5,11 @@
 
 In each round two callers ask the built-in talker the six questions of :mod:`tests.support.ask` at the same
 time, one of each kind. The line of :mod:`lab.bench.lossy_line` is between them and the server; the first
-rounds have a line without faults. Audio is Opus in packets of 20 ms in both directions. A caller plays what
-it receives from 160 ms after the first packet. Over a WebSocket it continues after a pause where it
-stopped, from 160 ms after the next packet, so each pause delays the rest; by WebRTC it leaves out a packet
-that is not there in time, as an RTP receiver does.
+rounds have a line without faults. Audio is Opus in packets of 20 ms in both directions; by WebRTC the
+caller's packets have a copy of the one before, as those of browsers. A caller plays what it receives from
+160 ms after the first packet. Over a WebSocket it continues after a pause where it stopped, from 160 ms
+after the next packet, so each pause delays the rest; by WebRTC it leaves out a packet that is not there in
+time, as an RTP receiver does.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ from typing import Any, Final
 
 import aiohttp
 import aiortc
+from av.audio.codeccontext import AudioCodecContext
+from av.audio.frame import AudioFrame
 
 from antiphon.audio.opus import PacketEncoder, packet_ms
+from antiphon.audio.pcm import FloatArray, s16le_from_float
 from antiphon.protocol import moshi
 from antiphon.serve.transport.peer import tap
 from lab.bench.harness import Values, running_server, serve_command, tell, warn_if_busy
@@ -47,6 +51,11 @@ REST_S: Final = 3.0
 """Seconds after the last question's answer for what the line delays."""
 
 PATIENCE_S: Final = 20.0
+RATE: Final = 24_000
+PACKET_SAMPLES: Final = 480
+BITRATE: Final = 32_000
+"""Bits a second, as browsers choose for speech."""
+
 OPTIONS: Final = (*CALM_OPTIONS, "--model", "tiny", "--slots", "2", "--webrtc", "1", "--host", "0.0.0.0")
 WEBSOCKET: Final = "WebSocket"
 WEBRTC: Final = "WebRTC"
@@ -69,6 +78,21 @@ class Received:
         if isinstance(message, moshi.Text):
             self.text += message.text
         return message
+
+
+def browser_packets(pcm: FloatArray) -> list[bytes]:
+    """Packets of 20 ms as a browser sends them by WebRTC: each with a copy of the one before, for losses."""
+    codec = AudioCodecContext.create("libopus", "w")
+    codec.sample_rate, codec.layout, codec.format = RATE, "mono", "s16"
+    codec.bit_rate = BITRATE
+    codec.options = {"application": "voip", "fec": "1", "packet_loss": str(round(100 * LOSS))}
+    packets: list[bytes] = []
+    for start in range(0, pcm.size, PACKET_SAMPLES):
+        frame = AudioFrame(format="s16", layout="mono", samples=PACKET_SAMPLES)
+        frame.planes[0].update(s16le_from_float(pcm[start : start + PACKET_SAMPLES]))
+        frame.sample_rate = RATE
+        packets += [bytes(packet) for packet in codec.encode(frame)]
+    return packets
 
 
 def pauses_in_order(packets: Sequence[tuple[float, float, float]]) -> list[float]:
@@ -175,10 +199,10 @@ PAUSES: Final = {WEBSOCKET: pauses_in_order, WEBRTC: pauses_by_place}
 async def ask(url: str, rounds: int) -> list[Values]:
     """Both callers, side by side; the result of each kind."""
     pcm, questions = script()
-    packets = PacketEncoder(24_000, 24_000).encode(pcm)
+    packets = {WEBSOCKET: PacketEncoder(RATE, RATE).encode(pcm), WEBRTC: browser_packets(pcm)}
     found: dict[str, list[Received]] = {kind: [] for kind in CALLS}
     for _ in range(rounds):
-        calls = [call(url, packets) for call in CALLS.values()]
+        calls = [call(url, packets[kind]) for kind, call in CALLS.items()]
         for kind, received in zip(CALLS, await asyncio.gather(*calls), strict=True):
             found[kind].append(received)
     answers = [question.answer for question in questions]

@@ -2,6 +2,7 @@
 
     python -m lab.bench.webrtc_calls                      about three minutes
     python -m lab.bench.webrtc_calls --calls 1 --seconds 2
+    python -m lab.bench.webrtc_calls --calls 24 32 40    the most calls of a front end
 
 Both kinds of call are `/api/chat` with the null backend, packets of 20 ms of Opus in both directions. The
 server has one front end; the callers share another process. Times run from the offer, or the WebSocket's
@@ -35,7 +36,7 @@ from tests.support.calm import CALM_OPTIONS
 PACKET_S: Final = 0.02
 SETTLE_S: Final = 1.0
 AUDIO: Final = b"\x01"
-OPTIONS: Final = (*CALM_OPTIONS, "--backend", "null", "--slots", "16", "--webrtc", "16", "--front-ends", "1")
+OPTIONS: Final = (*CALM_OPTIONS, "--backend", "null", "--slots", "64", "--webrtc", "64", "--front-ends", "1")
 KINDS: Final = ("WebSocket", "WebRTC")
 
 

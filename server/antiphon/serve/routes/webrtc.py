@@ -79,10 +79,10 @@ async def answer_offer(
         stack.callback(call.abandon)
         peer = await stack.enter_async_context(peers.opened(head))
         await call.admit(route=request.path, **facts)
+        call.expect(peer)
         # The request counts until it is answered.
         await stack.enter_async_context(ledger.hold(call.caller, rows=services.models.rows, extra=1))
         answer = await peer.answer(offer)  # last: it sends packets to the offer's addresses
-        call.expect(peer)
         name = f"{prefix}_{call.participant.id}"
         peers.hold(name, peer, call.caller, _hold(services, call, peer), stack.pop_all())
     return answer, name
