@@ -158,7 +158,7 @@ def render(values: Values) -> str:
         "",
         f"{len(first)} held-out spoken questions to `{Path(settings['model']).name}`, the same codes for "
         "every form, answered greedily; an answer is right when every word is. Lost and won are counted "
-        "question by question, beside the first form. Rounded is the language model alone; the codec neither "
+        "question by question, next to the first form. Only the language model is rounded; the codec neither "
         "hears nor speaks here.",
         "",
         "| form | computed in | weights, MB | right | share | 95 % interval | lost | won |",

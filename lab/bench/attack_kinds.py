@@ -323,7 +323,7 @@ async def sessions(target: Target) -> str:
 
 
 async def nothing(target: Target) -> str:
-    """No attack: the effect of this machine alone on the talker."""
+    """No attack: only the effect of this machine on the talker."""
     await asyncio.sleep(target.seconds)
     return "nothing"
 

@@ -167,13 +167,13 @@ def main() -> None:
     parser.add_argument(
         "--tree", type=Path, help="the checkout that is served, which knows --tune [this one]"
     )
-    parser.add_argument("--talkers", type=int, default=1, help="beside the attack [%(default)s]")
+    parser.add_argument("--talkers", type=int, default=1, help="talkers during the attack [%(default)s]")
     parser.add_argument("--only", default="", help="attacks whose name has this")
     options = parser.parse_args()
     warn_if_busy()
     address = own_address()
     print(f"load average {machine()['load_average_before']}, {options.front_ends} front ends")
-    print("| attack | what it holds at its end | a talker beside it | a newcomer: median, slowest |")
+    print("| attack | what it holds at its end | a talker during it | a newcomer: median, slowest |")
     print("|---|---|---|---|", flush=True)
     for name, attack in ATTACKS.items():
         if options.only not in name:

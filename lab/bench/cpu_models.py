@@ -4,8 +4,8 @@ and a call of an hour.
     python -m lab.bench.cpu_models                      Mimi and the LM, torch and ONNX, batch 1, 4 and 8
     python -m lab.bench.cpu_models --only hour          60 minutes of one call, as fast as it goes
     python -m lab.bench.cpu_models --only mimi --batch 1
-    python -m lab.bench.cpu_models --only onnx --threads 2 --batch 1 --batch 8 --spin   ONNX beside upstream
-    python -m lab.bench.cpu_models --only roofline --threads 2      every stage, tiny's too, beside its floor
+    python -m lab.bench.cpu_models --only onnx --threads 2 --batch 1 --batch 8 --spin   ONNX and upstream
+    python -m lab.bench.cpu_models --only roofline --threads 2      every stage, tiny's too, with its floor
     python -m lab.bench.cpu_models --only memory --threads 2 --batch 1 --batch 8        a process for each
     python -m lab.bench.cpu_models --quick              everything small, in seconds, to see that it works
 
@@ -230,7 +230,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--graphs", type=Path, default=Path("out/bench/graphs"), help="[%(default)s]")
     parser.add_argument("--spin", action="store_true", help="also on threads that spin; roofline: only so")
     parser.add_argument("--quick", action="store_true", help="everything, small, in seconds")
-    parser.add_argument("--resume", action="store_true", help="go on with an interrupted run's results")
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
     options = parser.parse_args(argv)
     sizes = QUICK if options.quick else Sizes()
     call = replace(sizes.call, minutes=options.minutes or sizes.call.minutes)

@@ -118,11 +118,11 @@ def render(values: Values) -> str:
         f"`{values['command']}`, {values['started_at']}. {machine_line(values)}; load average before the run "
         f"{values['machine']['load_average_before'][0]}. {settings['threads']} thread(s) of ONNX Runtime, "
         f"sleeping where they wait; {settings['runs']} runs after {UNTIMED_TURNS} that do not count, each "
-        "beside one without a profile. State is updated where it lies, rings are full."
+        "compared with one without a profile. State is updated where it lies, rings are full."
     )
     about_rates = (
         "Medians (lower to upper quartile) of a frame's wall-clock time. MB: weights and rings that an "
-        f"operator reads; G: multiplications. Beside them what these take at {rates}, the best that torch "
+        f"operator reads; G: multiplications. Next to them is their time at {rates}, the best that torch "
         "reached on as many threads: a yardstick and no bound, since ONNX Runtime's own products may be "
         "faster, and what a cache holds from frame to frame is read sooner. Operators that read nothing but "
         "what the one before them wrote have none."

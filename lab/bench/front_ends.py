@@ -4,7 +4,7 @@ scale.
     python -m lab.bench.front_ends                      about forty minutes on two quiet cores
     python -m lab.bench.front_ends --quick              a minute, to see that it works
     python -m lab.bench.front_ends --parts burst        one part; the others keep what an earlier run found
-    python -m lab.bench.front_ends --resume             go on where an interrupted run stopped
+    python -m lab.bench.front_ends --resume             continue an interrupted run
 
 Every run has a fresh `antiphon serve --backend null`, and its load comes from separate processes on the same
 machine. Results go to `out/bench/front-ends.json`, `.md` and `.png`.

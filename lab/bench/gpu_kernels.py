@@ -77,7 +77,7 @@ def _product_bounds(launch: Launch, code: MachineCode) -> dict[str, tuple[float,
     bounds: dict[str, tuple[float, float]] = {
         "barriers of loops before the product": (sum(waits), 0),
         "float products": (sum(count(turn, "HMMA", "FFMA.FTZ") for turn in turns), 0),
-        "bytes loaded by themselves": (sum(count(turn, *BYTE_LOADS) for turn in turns), 0),
+        "single bytes loaded": (sum(count(turn, *BYTE_LOADS) for turn in turns), 0),
     }
     for turn in turns:
         constants, is_made = launch.constants, launch.name == "make_and_multiply"

@@ -209,7 +209,7 @@ def fill_randomly(module: nn.Module) -> None:
 
 
 def paged_bytes(spec: TensorSpec) -> int:
-    """Bytes of a row's tensor on a card, where rings consist of whole pages."""
+    """Bytes of a row's tensor on a GPU, where rings consist of whole pages."""
     return row_bytes([spec]) if spec.position is None else row_pages(spec) * page_bytes([spec])
 
 

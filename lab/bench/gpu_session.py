@@ -2,7 +2,7 @@
 
     python -m lab.bench.gpu_session --plan first                    # correctness, ticks, profile: 10 minutes
     python -m lab.bench.gpu_session --plan first --budget-s 540     # the end of the plan is left out
-    python -m lab.bench.gpu_session --plan first --resume           # go on where a session was cut off
+    python -m lab.bench.gpu_session --plan first --resume           # continue an interrupted session
     python -m lab.bench.gpu_session --plan kernels                  # the two big kernels in many forms
     python -m lab.bench.gpu_session --plan capacity                 # calls at real time: p99 of frame latency
     python -m lab.bench.gpu_session --plan second                   # 80 calls, sockets, bfloat16, delays

@@ -174,7 +174,7 @@ async def measure(messages: int, talkers: int, raiders: int) -> int:
         output, _ = await raiding
         elapsed_s = time.monotonic() - begun_s
         tracebacks = sum("Traceback" in line for line in service.log)
-    print(f"beside {talkers} talkers, for {elapsed_s:.0f} s:\n{output.decode().strip()}")
+    print(f"next to {talkers} talkers, for {elapsed_s:.0f} s:\n{output.decode().strip()}")
     print(shown("quiet", quiet))
     print(shown("hostile", hostile))
     print(f"{tracebacks} tracebacks, {len(service.log)} lines of log, server started {service.starts} times")

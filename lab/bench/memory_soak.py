@@ -209,7 +209,7 @@ def render(values: Values) -> str:
         "# Memory over a long run of comings and goings\n\n"
         f"`{values['command']}`, {values['started_at']}. {machine_line(values)}.\n\n"
         f"{settings['callers']} callers at once for {values['samples'][-1][0]:.0f} s: "
-        f"{calls['answered']} calls held to their end, {calls['vanished']} cut off without a goodbye, "
+        f"{calls['answered']} calls that ended normally, {calls['vanished']} cut off without a goodbye, "
         f"{calls['rejected']} rejected, {calls['failed']} failed; {calls['lost']} frames lost, "
         f"p99 frame latency {p99}.\n\n"
         f"Resident memory of the server after {memory['warm_up_s']:g} s: {memory['first_mib']:.1f} MiB "

@@ -135,7 +135,7 @@ def render(attempts: Mapping[str, Values]) -> str:
         return ""
     about = (
         "What a fresh process grew by, a process for each line, in MB: when weights were loaded; when rows "
-        f"had run {STEPS} steps, beside the bytes of their state (no larger when a ring is full), and less "
+        f"had run {STEPS} steps, next to the bytes of their state (no larger when a ring is full), and less "
         "than those where memory that loading had freed was used again; and at its peak. Upstream's Mimi is "
         "float32, its stt-1b bfloat16, and neither is compiled."
     )

@@ -193,7 +193,7 @@ def render(attempts: Mapping[str, Values]) -> str:
     lines = [line for key, found in attempts.items() if key.startswith("onnx ") for line in _rows(key, found)]
     if not lines:
         return ""
-    about = "Upstream's Mimi in float32 and stt-1b step in bfloat16 beside our graphs, rings full."
+    about = "Upstream's Mimi in float32 and stt-1b step in bfloat16 compared with our graphs, rings full."
     head = "| | batch | form | ms | times as fast, by medians (by the bests) | MB of files |"
     lines = [head, "|---" * 6 + "|", *lines]
     return "\n\n".join(["## ONNX graphs", about, "\n".join(lines), *_real_time(attempts)])

@@ -8,7 +8,7 @@ together.
 
 Weights are random and of the package's shapes. The two ways of ours take turns, frame by frame of the same
 utterances. The package speaks one utterance at a time, so several callers of it wait for one another: its
-time is that of one caller, times their number. It decodes in a thread beside the one that thinks.
+time is that of one caller, times their number. It decodes in a second thread.
 
 Graphs are of the same shape (``antiphon quantize --target onnx --model out/bench/pocket-english``). Whole
 steps of the backend ``onnx`` and of the backend ``pocket`` take turns then. Times of the clock and of the
@@ -114,7 +114,7 @@ def measure_package(folder: Path, sentences: int) -> Values:
 
 
 def measure_graphs(backends: Mapping[str, Backend], callers: int, frames: int) -> Values:
-    """Steps of so many callers, backend by backend in turns; the beginnings of sentences are not timed."""
+    """Steps of this number of callers, alternating between backends, without beginnings of sentences."""
     times: dict[str, list[float]] = {name: [] for name in backends}
     spent: dict[str, list[float]] = {name: [] for name in backends}
     is_over = dict.fromkeys(backends, True)
@@ -162,7 +162,7 @@ def render(values: Values) -> str:
         f"`{values['command']}`, {values['started_at']}. {machine_line(values)}; load average before the run "
         f"{values['machine']['load_average_before'][0]}. The shape `{settings['shape']}`, random weights, a "
         "worker of one thread; medians (best) in ms of a frame of every caller, which lasts 80 ms. Sounds "
-        "differ by: the largest difference of a sample between rows together and each alone."
+        "differ by: the largest difference of a sample between rows together and each row separately."
     )
     package = attempts["package"]
     lines = [
@@ -208,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--shape", default="english", help="a configuration of the package [%(default)s]")
     parser.add_argument("--graphs", metavar="FOLDER", help="its ONNX graphs, to compare")
     parser.add_argument("--quick", action="store_true", help="a small model, few frames")
-    parser.add_argument("--resume", action="store_true", help="go on with an interrupted run's results")
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
     options = parser.parse_args(argv)
     warn_if_busy()
     shape, frames = (None, 3) if options.quick else (options.shape, FRAMES)

@@ -2,7 +2,7 @@
 
     python -m lab.bench.server_capacity                 about twenty minutes on two cores
     python -m lab.bench.server_capacity --quick         seconds, to see that it works
-    python -m lab.bench.server_capacity --resume        go on where an interrupted run stopped
+    python -m lab.bench.server_capacity --resume        continue an interrupted run
 
 Each load gets a fresh `antiphon serve --backend null` (a model of 5 ms that sleeps) and `antiphon probe`, in
 separate processes on the same machine. The search tries loads for a few seconds each; its result is confirmed

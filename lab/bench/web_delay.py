@@ -132,7 +132,7 @@ def summarise_heap(lines: Sequence[Values], *, warm_up_s: float = HEAP_WARM_UP_S
     """Heap, nodes and listeners after the warm-up (or at the first sample of a short call) and at the end."""
     looks = [line for line in lines if line.get("heap_bytes")]
     if not looks:
-        raise BenchError("the browser told no size of its heap")
+        raise BenchError("the browser reported no size of its heap")
     first, last = next((it for it in looks if it["at_s"] >= warm_up_s), looks[0]), looks[-1]
     names = ("at_s", "heap_bytes", "nodes", "listeners")
     return {

@@ -197,7 +197,7 @@ def main(argv: list[str] | None = None) -> int:
         "--start", type=Path, default=Path("server/antiphon/assets/tiny"), help="weights to start from"
     )
     parser.add_argument(
-        "--own", type=Path, help="folder made by lab.train.own_speech: train the decoder alone, on this too"
+        "--own", type=Path, help="folder made by lab.train.own_speech: train only the decoder, on this too"
     )
     parser.add_argument(
         "--rate", type=float, default=SCHEDULE.peak_learning_rate, help="peak learning rate [%(default)s]"

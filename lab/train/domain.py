@@ -65,13 +65,13 @@ SOUNDS: Mapping[str, str] = MappingProxyType(
 NAME = "robin"
 LONGEST_COUNT = 6
 REFUSAL = "what do you say"
-"""Reply to speech that is no question of the domain: in words that the talker had already, so that its tokens
+"""Reply to speech outside the domain: with words that the talker already had, so that its tokens
 are unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A question and its answer, in words. ``is_held_out``: training never has this phrasing.
+    """The words of a question and of its answer. ``is_held_out``: training never has this phrasing.
 
     ``intent`` is one of the domain's; "words" in random order; "half" of a question; or one of
     lab.train.outside.

@@ -123,7 +123,7 @@ def backchannel(heard: Heard) -> dict[str, Any]:
 
 
 def confusion(heard: Heard) -> dict[str, dict[str, int]]:
-    """Turns of the domain ("question"), other speech and no speech: answered, refused in words, silence."""
+    """Turns of the domain ("question"), other speech and no speech: answered, refused, or silence."""
     table: dict[str, dict[str, int]] = {}
     for track, reply in heard:
         kind = "question" if track.kind in PHRASINGS else track.kind

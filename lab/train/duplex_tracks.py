@@ -134,7 +134,7 @@ def paused(count: int, threads: int = 2) -> list[Track]:
 
 
 def long_speech(count: int, threads: int = 2) -> list[Track]:
-    """Ten seconds and more of a speaker who asks nothing and pauses no longer than for a breath."""
+    """Ten seconds and more of a speaker that does not ask and pauses no longer than for a breath."""
     rng = random.Random(6)
     plans: list[tuple[Voice, list[str]]] = []
     while len(plans) < count:

@@ -112,6 +112,6 @@ class Count:
 
 
 def words_wrong(said: Sequence[str], heard: Sequence[str]) -> Count:
-    """The edit distance in words, and the number of spoken words; at most all are wrong."""
+    """The edit distance between the words, and the number of spoken words; at most all are wrong."""
     wrong = sum(min(len(a.split()), word_errors(a, b)) for a, b in zip(said, heard, strict=True))
     return Count(wrong, sum(len(text.split()) for text in said))

@@ -199,7 +199,7 @@ async def read_all(
 ) -> list[TtsRecord]:
     """Have every text synthesised in one voice, ``callers`` at a time.
 
-    Where the server may refuse, a text without a word that the model knows has no sound.
+    Where the server may refuse, a text of unknown words only has no sound.
 
     Raises:
         RuntimeError: the server answered with an error.

@@ -240,7 +240,7 @@ def main(argv: list[str] | None = None) -> int:
         default=Path("out/train/yardsticks"),
         help="where the natural voices' questions are kept [%(default)s]",
     )
-    parser.add_argument("--recordings", type=Path, help="a folder of real speech, reported beside")
+    parser.add_argument("--recordings", type=Path, help="a folder of real speech, reported separately")
     parser.add_argument("--per-intent", type=int, default=30, help="held-out questions of each intent")
     parser.add_argument("--answers", type=int, default=64, help="held-out answers read aloud [%(default)s]")
     parser.add_argument("--quiet-minutes", type=float, default=10)

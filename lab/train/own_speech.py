@@ -54,7 +54,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--utterances", type=int, default=UTTERANCES_PER_SHARD, help="of a shard [%(default)s]"
     )
-    parser.add_argument("--answers", type=int, help="say the first so many, and words of them [all]")
+    parser.add_argument(
+        "--answers", type=int, help="number of first answers, spoken whole and as words [all]"
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(argv)

@@ -277,7 +277,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--readings", type=int, default=SHORT_PER_SHARD, help="short ones of a shard [%(default)s]"
     )
-    parser.add_argument("--answers", type=int, help="read the first so many, and words of them [all]")
+    parser.add_argument("--answers", type=int, help="number of first answers, read whole and as words [all]")
     parser.add_argument(
         "--natural", type=Path, help="let Kokoro read too, of this folder of lab.train.material"
     )

@@ -112,7 +112,7 @@ class Recipe:
         return ["--out", self._at(name), "--minutes", str(minutes), *self._threads, *steps, *begin]
 
     @property
-    def _beside(self) -> str:
+    def _shared_codec(self) -> str:
         """The folder whose codec recogniser and synthesiser name."""
         return str(self.start / "tiny") if self.material and self.start else self._at("tiny")
 
@@ -280,8 +280,8 @@ class Recipe:
                 [
                     "--listener",
                     self._at("listener"),
-                    "--beside",
-                    self._beside,
+                    "--shared-codec",
+                    self._shared_codec,
                     "--out",
                     self._at("tiny-stt"),
                 ],
@@ -309,6 +309,13 @@ class Recipe:
             (
                 "the synthesiser's folder",
                 ship.main,
-                ["--reader", self._at("reader"), "--beside", self._beside, "--out", self._at("tiny-tts")],
+                [
+                    "--reader",
+                    self._at("reader"),
+                    "--shared-codec",
+                    self._shared_codec,
+                    "--out",
+                    self._at("tiny-tts"),
+                ],
             ),
         ]

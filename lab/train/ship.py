@@ -2,12 +2,12 @@
 
 Usage: python -m lab.train.ship --talker out/train/talker --codec out/train/codec \\
            --out out/ship/tiny
-       python -m lab.train.ship --listener out/train/listener --beside out/ship/tiny \\
+       python -m lab.train.ship --listener out/train/listener --shared-codec out/ship/tiny \\
            --out out/ship/tiny-stt
-       python -m lab.train.ship --reader out/train/reader --beside out/ship/tiny \\
+       python -m lab.train.ship --reader out/train/reader --shared-codec out/ship/tiny \\
            --out out/ship/tiny-tts
 
-With ``--beside`` a folder refers to the codec of another one and has none of its own. Then `python
+With ``--shared-codec`` a folder refers to the codec of another one and has none of its own. Then `python
 lab/tools/ship_graphs.py FOLDER --recipe NAME` gives it its ONNX graphs (`small` for tiny, `int8` for the
 others), and `python -m lab.tools.built_in place FOLDER` puts it into the packages.
 """
@@ -95,10 +95,10 @@ def _bfloat16(source: Path, target: Path) -> None:
     target.chmod(0o644)
 
 
-def ship(kind: str, trained: Path, codec: Path, out: Path, *, is_beside: bool = False) -> None:
+def ship(kind: str, trained: Path, codec: Path, out: Path, *, is_shared: bool = False) -> None:
     """Write the folder ``out``; the model is the best of its training, else the last.
 
-    ``codec`` is the folder of the codec: that of its trainer, or with ``is_beside`` an already shipped
+    ``codec`` is the folder of the codec: that of its trainer, or with ``is_shared`` an already shipped
     one, referenced by relative path.
 
     Raises:
@@ -117,7 +117,7 @@ def ship(kind: str, trained: Path, codec: Path, out: Path, *, is_beside: bool = 
         "moshi_name": LM_NAME,
         "tokenizer_name": TOKENIZER_NAME,
         "lm_gen_config": what.sampling,
-        **_codec(codec, out, is_beside=is_beside),
+        **_codec(codec, out, is_shared=is_shared),
     }
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (out / MANIFEST_NAME).unlink(missing_ok=True)
@@ -132,9 +132,9 @@ def ship(kind: str, trained: Path, codec: Path, out: Path, *, is_beside: bool = 
     write_manifest(replace(manifest, voices=voices), out / MANIFEST_NAME)
 
 
-def _codec(codec: Path, out: Path, *, is_beside: bool) -> dict[str, str]:
-    """The configuration's entries for the codec, which is copied unless ``is_beside``."""
-    if is_beside:
+def _codec(codec: Path, out: Path, *, is_shared: bool) -> dict[str, str]:
+    """The configuration's entries for the codec, which is copied unless ``is_shared``."""
+    if is_shared:
         return {key: os.path.relpath(codec / name, out) for key, name in CODEC_NAMES.items()}
     _bfloat16(codec / CODEC_NAMES["mimi_name"], out / CODEC_NAMES["mimi_name"])
     shutil.copyfile(codec / CODEC_NAMES["mimi_config_name"], out / CODEC_NAMES["mimi_config_name"])
@@ -151,16 +151,16 @@ def main(argv: list[str] | None = None) -> int:
         trained.add_argument(f"--{kind}", type=Path, help=f"folder of train.{kind}")
     codec = parser.add_mutually_exclusive_group(required=True)
     codec.add_argument("--codec", type=Path, help="folder of lab.train.codec, which is copied")
-    codec.add_argument("--beside", type=Path, help="a folder shipped before, whose codec is used")
+    codec.add_argument("--shared-codec", type=Path, help="a folder shipped before, whose codec is used")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(argv)
     kind = next(kind for kind in KINDS if getattr(options, kind))
     ship(
         kind,
         getattr(options, kind),
-        options.beside or options.codec,
+        options.shared_codec or options.codec,
         options.out,
-        is_beside=options.beside is not None,
+        is_shared=options.shared_codec is not None,
     )
     size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
     sys.stderr.write(f"{options.out}: {size / 1e6:.1f} MB\n")

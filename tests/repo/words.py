@@ -82,7 +82,7 @@ def words_of_module(text: str) -> str:
 
 
 def faults_of_plain_words(root: Path) -> Iterator[str]:
-    """Of the pages that users read, of the web page, and of the product's modules."""
+    """Of the pages that users read, of the web page, and of the modules."""
     web = root / "web" / "static"
     read: list[tuple[Path, Callable[[str], str]]] = [(page, without_blocks) for page in pages(root)]
     read += [(script, words_of_page) for script in sorted(web.glob("*.js"))]
@@ -92,10 +92,17 @@ def faults_of_plain_words(root: Path) -> Iterator[str]:
         yield from faults_of_text(path.relative_to(root).as_posix(), words(path.read_text(encoding="utf-8")))
 
 
+SPOKEN = ("lab/train/outside_texts.py", "lab/train/sentences.py")
+"""Modules whose strings are texts for synthetic speech."""
+
+
 def modules(root: Path) -> list[Path]:
-    """Those of the server, the clients and what makes models smaller."""
-    folders = (root / name for name in ("server", "clients", "quantize"))
-    return sorted(module for folder in folders for module in folder.rglob("*.py"))
+    """The modules of the product and of the lab, without the lab's tests and texts to speak."""
+    folders = (
+        root / name for name in ("server", "clients", "quantize", "lab/bench", "lab/tools", "lab/train")
+    )
+    found = {module for folder in folders for module in folder.rglob("*.py")}
+    return sorted(found - {root / name for name in SPOKEN})
 
 
 OF_CHANGES = "CHANGELOG.md"
@@ -103,7 +110,7 @@ OF_CHANGES = "CHANGELOG.md"
 
 
 def pages(root: Path) -> list[Path]:
-    """Pages of the top folder, the docs, the deployment and the examples, without the changelog."""
-    found = [*root.glob("*.md"), *(root / "docs").rglob("*.md"), root / "deploy/README.md"]
-    found.append(root / "examples/README.md")
+    """Pages of the top folder, the docs, the deployment, the examples and the lab, without the changelog."""
+    found = [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "lab").rglob("*.md")]
+    found += [root / "deploy/README.md", root / "examples/README.md"]
     return sorted(page for page in found if page.name != OF_CHANGES)

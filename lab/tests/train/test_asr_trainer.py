@@ -361,7 +361,7 @@ def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
         second = trainer(tmp_path / "halves")
         assert [second.train_step() for _ in range(2)] == losses[2:]
         assert dictate(second.lm, rooms, tokenizer, limit=2).word_error >= 0
-    ship("listener", tmp_path / "halves", TINY, tmp_path / "tiny-stt", is_beside=True)
+    ship("listener", tmp_path / "halves", TINY, tmp_path / "tiny-stt", is_shared=True)
     checkpoint = load_checkpoint(str(tmp_path / "tiny-stt"))
     assert checkpoint.spec.kind is PipelineKind.STT
     assert checkpoint.spec.lm is not None

@@ -272,7 +272,7 @@ def test_with_natural_voices_recogniser_and_synthesiser_go_on_and_nothing_else_i
         assert told[title][-1] in (str(place), str(place.parent))
     assert told["readings"][told["readings"].index("--natural") + 1] == str(material)
     for title in ("the recogniser's folder", "the synthesiser's folder"):
-        assert told[title][told[title].index("--beside") + 1] == str(start / "tiny")
+        assert told[title][told[title].index("--shared-codec") + 1] == str(start / "tiny")
 
 
 def test_natural_voices_need_models_to_go_on_from(capsys: pytest.CaptureFixture[str]) -> None:

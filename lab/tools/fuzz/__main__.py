@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the mutations [%(default)s]")
     parser.add_argument("--keep", action="store_true", help="put what reached new lines into the corpus")
     parser.add_argument("--findings", type=Path, default=Path("out/fuzz"), help="a folder [%(default)s]")
-    parser.add_argument("--table", type=Path, help="go on with a campaign that this file has")
+    parser.add_argument("--table", type=Path, help="continue the campaign in this file")
     args = parser.parse_args(argv)
     unknown = [name for name in args.targets if name not in TARGETS]
     if unknown:

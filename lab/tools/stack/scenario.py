@@ -144,7 +144,7 @@ def _kill(engine: ContainerEngine, steps: StackLog) -> None:
     state = engine.podman("inspect", "--format", "{{.State.Status}}", DUPLEX[0])
     if state != "running":
         engine.podman("start", DUPLEX[0])
-    started = "by itself" if state == "running" else "by hand"
+    started = "automatically" if state == "running" else "by hand"
     _until(lambda: _all_duplex(engine), "the killed worker is back")
     steps.say(f"{DUPLEX[0]} runs again, started {started}")
 
