@@ -1,4 +1,4 @@
-"""Ticks measured on an H100 beside what ``antiphon.models.costs`` computes for them, whose constants are
+"""Ticks measured on an H100 next to what ``antiphon.models.costs`` computes for them, whose constants are
 fitted to some of them.
 
     python -m lab.bench.gpu_fit                            the table of docs/benchmarks/gpu.md
