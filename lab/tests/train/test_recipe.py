@@ -278,7 +278,9 @@ def test_with_natural_voices_recogniser_and_synthesiser_go_on_and_nothing_else_i
 def test_natural_voices_need_models_to_go_on_from(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         whole.main(["--natural", "out/material"])
-    assert "--natural continues from trained models: name their folder with --start" in capsys.readouterr().err
+    assert (
+        "--natural continues from trained models: name their folder with --start" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("further", [(), ("rhvoice",), ("rhvoice", "pico")])
