@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from antiphon.backends.base import FloatArray
-from antiphon.backends.onnx.sessions import has_vnni, open_session, pick_provider
+from antiphon.backends.machine import has_vnni
+from antiphon.backends.onnx.sessions import open_session, pick_provider
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.torch.modules.mimi import CausalConv1d, ResidualBlock, Seanet, StreamingConv
 from antiphon.backends.torch.state import MaskedStep, Step

@@ -15,7 +15,7 @@ from antiphon import __version__
 from antiphon.agent.config import TextModelConfig
 from antiphon.agent.text_model import Endpoint, TextModel
 from antiphon.audio.libopus import load_libopus
-from antiphon.backends.machine import LEAST_CAPABILITY, Gpu, host_bytes, list_gpus
+from antiphon.backends.machine import LEAST_CAPABILITY, WITHOUT_VNNI, Gpu, cpu_name, host_bytes, list_gpus
 from antiphon.backends.registry import resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.cores import usable_cores
@@ -107,6 +107,15 @@ def check_cores(cores: int | None = None) -> DoctorLine:
         remedy = "use two: with one, a model's step and the sockets wait for each other"
         return DoctorLine("cores", DoctorState.NOTE, "1", remedy)
     return DoctorLine("cores", DoctorState.OK, f"{cores}: {cores - 1} for the model, 1 for sockets and Opus")
+
+
+def check_cpu(name: str | None = None) -> DoctorLine:
+    """The processor, and the cost of missing instructions for INT8."""
+    name = cpu_name() if name is None else name
+    if not name.endswith("without VNNI"):
+        return DoctorLine("cpu", DoctorState.OK, name)
+    remedy = "use a processor with VNNI, or compare recipes: antiphon bench --model ./int8 --model ./float32"
+    return DoctorLine("cpu", DoctorState.NOTE, f"{name}: {WITHOUT_VNNI}", remedy)
 
 
 def check_memory(size_bytes: int | None = None) -> DoctorLine:
@@ -289,7 +298,8 @@ def main(argv: Sequence[str]) -> int:
 def look(asked: argparse.Namespace) -> Iterator[DoctorLine]:
     """The findings in order; the slow check is last."""
     checks: tuple[Callable[[], DoctorLine], ...] = (
-        check_python, check_libopus, check_cores, check_memory, check_gpus, check_files, check_sound
+        check_python, check_libopus, check_cpu, check_cores, check_memory, check_gpus, check_files,
+        check_sound,
     )  # fmt: skip
     for check in checks:
         yield check()

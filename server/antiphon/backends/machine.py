@@ -36,13 +36,47 @@ def detect_machine() -> Machine:
     return Machine(has_cuda=driver is not None and _count(driver) > 0, is_apple_silicon=is_apple)
 
 
-def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name from the system, or the platform's name for it."""
-    if cpuinfo.is_file():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+CPUINFO: Final = Path("/proc/cpuinfo")
+
+INSTRUCTIONS: Final = (
+    ("amx_int8", "AMX"),
+    ("avx512_vnni", "AVX-512 VNNI"),
+    ("avx_vnni", "AVX-VNNI"),
+    ("avx512f", "AVX-512 without VNNI"),
+    ("avx2", "AVX2 without VNNI"),
+    ("i8mm", "NEON I8MM"),
+    ("asimddp", "NEON dot products"),
+)
+"""Flags of instructions for products of bytes, best first, and their names."""
+
+VNNI: Final = frozenset({"amx_int8", "avx512_vnni", "avx_vnni"})
+"""Flags of CPUs whose products of bytes do not saturate."""
+
+WITHOUT_VNNI: Final = "INT8 and INT4 take about three times as long as with VNNI"
+"""Measured with ``tiny``: docs/cpu.md."""
+
+
+def _cpu_line(cpuinfo: Path, *names: str) -> str:
+    """The value of the first line of ``cpuinfo`` with one of these names, or ""."""
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(names)), "")
+
+
+def cpu_name(cpuinfo: Path = CPUINFO) -> str:
+    """The processor's name from the system, or the platform's name for it, with its instructions for INT8."""
+    name = _cpu_line(cpuinfo, "model name") or platform.processor() or platform.machine()
+    return ", ".join(filter(None, (name, instructions(cpuinfo))))
+
+
+def instructions(cpuinfo: Path = CPUINFO) -> str:
+    """The name of the CPU's best instructions for products of bytes, or ""."""
+    flags = _cpu_line(cpuinfo, "flags", "Features").split()
+    return next((name for flag, name in INSTRUCTIONS if flag in flags), "")
+
+
+def has_vnni(cpuinfo: Path = CPUINFO) -> bool:
+    """Whether the CPU's flags guarantee sums of byte products in 32 bits; other x86 CPUs saturate in 16."""
+    return not VNNI.isdisjoint(_cpu_line(cpuinfo, "flags").split())
 
 
 def trim_memory() -> None:

@@ -55,6 +55,7 @@ def test_every_family_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
         names = [name for names in pocket.configs.values() for name in names]
         assert f"    antiphon serve --model pocket://{names[0]}\n" in text
         assert set(names[1:]) <= set(text.split())
+    assert "    antiphon quantize --target onnx --model MODEL ./pocket-onnx\n" in text
     assert max(map(len, text.replace(str(hub_cache()), "").splitlines())) <= 80
     assert "Qwen3-30B-A3B" in text
 
@@ -182,6 +183,7 @@ def test_pocket_is_what_a_small_machine_speaks_with(capsys: pytest.CaptureFixtur
         "pocket-tts in float32, 4 sessions, in 1.00 GB\n    fr; CC-BY-4.0\n"
         "    antiphon serve --model pocket://french\n"
     )
+    assert "    antiphon quantize --target onnx --model pocket://french ./pocket-onnx\n" in text
     terms = re.findall(r"^  (?:kept )?(\w+) +([\d.]+) (GB|MB)", text, re.MULTILINE)
     numbers = {word: float(value) * {"GB": 1e9, "MB": 1e6}[unit] for word, value, unit in terms}
     assert numbers["weights"] == pytest.approx(4 * 99.7e6, rel=0.02)

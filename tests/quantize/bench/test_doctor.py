@@ -16,6 +16,7 @@ from antiphon_quantize.bench.doctor import (
     DoctorLine,
     DoctorState,
     check_cores,
+    check_cpu,
     check_extras,
     check_files,
     check_gpus,
@@ -44,7 +45,7 @@ def test_a_machine_that_is_ready_is_said_to_be(capsys: pytest.CaptureFixture[str
     assert cli.run(["doctor", "--no-speed", "--model", "echo", "--port", str(port)]) == 0
     lines = capsys.readouterr().out.splitlines()
     names = [line.split()[0] for line in lines if line and not line.startswith(" ")]
-    assert names[:8] == ["python", "libopus", "cores", "memory", "gpu", "files", "sound", "extras"]
+    assert names[:9] == ["python", "libopus", "cpu", "cores", "memory", "gpu", "files", "sound", "extras"]
     assert lines[-1] == f"ready: antiphon serve --model echo --port {port}"
     assert any(
         line.startswith("model      ok       echo (codec, 2.9 M parameters) runs on ") for line in lines
@@ -87,6 +88,7 @@ def test_what_is_short_has_a_remedy() -> None:
     for finding, remedy in (
         (check_python((3, 9, 1)), "install Python 3.11 or newer"),
         (check_cores(1), "use two"),
+        (check_cpu("Some CPU, AVX2 without VNNI"), "use a processor with VNNI"),
         (check_memory(500_000_000), "give it 1 GB"),
         (check_files(256), "LimitNOFILE=65536"),
         (check_gpus([Gpu("a card", 80 * 10**9)], find=lambda _: None), "[torch]"),
@@ -95,7 +97,12 @@ def test_what_is_short_has_a_remedy() -> None:
         assert finding.state is not DoctorState.OK
         assert remedy in finding.remedy
         assert str(finding).splitlines()[1].strip() == f"-> {finding.remedy}"
-    for finding in (check_cores(2), check_memory(8 * 10**9), check_files(65536)):
+    for finding in (
+        check_cores(2),
+        check_cpu("Some CPU, AVX-VNNI"),
+        check_memory(8 * 10**9),
+        check_files(65536),
+    ):
         assert (finding.state, finding.remedy) == (DoctorState.OK, "")
     assert check_python((3, 9, 1)).state is DoctorState.MISSING
 

@@ -225,6 +225,13 @@ def test_a_processor_has_a_name_everywhere(tmp_path: Path) -> None:
     info = tmp_path / "cpuinfo"
     info.write_text("processor : 0\nmodel name\t: Some CPU @ 2GHz\n")
     assert cpu_name(info) == "Some CPU @ 2GHz"
+    for flags, named in (
+        ("flags : avx2 avx512f avx512_vnni", "AVX-512 VNNI"),
+        ("flags : avx2 fma", "AVX2 without VNNI"),
+        ("Features : fp asimd asimddp", "NEON dot products"),
+    ):
+        info.write_text(f"model name\t: Some CPU\n{flags}\n")
+        assert cpu_name(info) == f"Some CPU, {named}"
     assert cpu_name(tmp_path / "none")
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from antiphon.backends.machine import has_vnni
 from antiphon.errors import CheckpointFormatError, ConfigError
 from antiphon.log import Log
 
@@ -29,9 +30,6 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "coreml": "CoreMLExecutionProvider",
 }
 """ONNX Runtime's names of the devices."""
-
-VNNI: Final = frozenset({"avx512_vnni", "avx_vnni"})
-"""Flags of CPUs whose products of bytes do not saturate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +102,6 @@ def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, An
         return kind, [cpu]
     options = {"device_id": index or "0"} if kind == "cuda" else {}
     return device or kind, [(PROVIDERS[kind], options), cpu]
-
-
-def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the CPU's flags guarantee that byte products are summed in 32 bits; other x86 CPUs saturate at
-    16 bits.
-    """
-    if not cpuinfo.is_file():
-        return False
-    flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), "")
-    return not VNNI.isdisjoint(flags.split())
 
 
 def session_options(

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from antiphon.backends.base import Backend, Progress
+from antiphon.backends.machine import WITHOUT_VNNI, instructions
 from antiphon.backends.registry import device_of, make_backend, options_of, resolve_auto
 from antiphon.config import ModelConfig, ServerConfig
 from antiphon.engine.engine import Engine
@@ -135,10 +136,16 @@ def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkp
     return make
 
 
-def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, *notes: str) -> str:
-    """One model with its parameters, the beginning of its manifest's SHA-256, and the engine's ``notes``."""
+def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, *notes: str, cpu: str | None = None) -> str:
+    """One model with its parameters, the beginning of its manifest's SHA-256, and the engine's ``notes``.
+
+    ``cpu`` None are this machine's instructions; without those for INT8 the cost is named.
+    """
     digest = checkpoint.digest[:DIGEST_DIGITS]
     files = f"files {digest}" if digest else "files without a manifest"
+    instruction_set = instructions() if cpu is None else cpu
+    if (info.name, info.device) == ("onnx", "cpu") and instruction_set.endswith("without VNNI"):
+        notes = (*notes, f"{instruction_set}: {WITHOUT_VNNI}")
     threads = f" ({info.threads})" if info.threads else ""
     parameters = info.spec.parameters
     size = f"{parameters / 1e9:.2f} B" if parameters >= 5e8 else f"{parameters / 1e6:.1f} M"
