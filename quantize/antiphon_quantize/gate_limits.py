@@ -170,7 +170,7 @@ SLOWER = 1.05
 
 
 def slower(verdict: Verdict) -> str | None:
-    """A sentence if the candidate's step takes longer than the baseline's, else None."""
+    """A sentence if the candidate's step takes longer than a step of the baseline, else None."""
     measure = next((row.measure for row in verdict.rows if row.measure.name == SPEED), None)
     if measure is None or measure.value is None or measure.value <= SLOWER:
         return None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.floating[Any]]
 
 SPEED = "speed ratio"
-"""The name of the measure of a step's time: the candidate's divided by the baseline's."""
+"""The name of the measure of step times: the time of the candidate's step divided by the baseline's."""
 IN_PLAY = 0.001
 """Probability below which, in both models, a token is an unlikely choice and may change freely."""
 SETTLED = 0.999

@@ -81,7 +81,7 @@ def tick_times_ms(tickers: Sequence[Ticker], turns: int) -> list[float]:
 
 
 def measure_size(name: str, a: float, b: float, detail: str) -> Measure:
-    """Measure a size: the ratio of the candidate's to the baseline's; smaller is better."""
+    """Measure the ratio of the candidate's size to the baseline's size; smaller is better."""
     return Measure(name, b / a if a else math.inf, a, b, detail)
 
 

@@ -152,10 +152,10 @@ class Report:
 def quantize_graph(source: Path, target: Path, recipe: Recipe, read: Read = read_tensor) -> Report:
     """Write the graph ``source`` as ``target``, its weights in the bits of the recipe.
 
-    Rules match weights by name: the tensor's, or, if an exporter made one up, that of the module that reads
-    it, with ``.weight`` (torch.export notes the modules at every node). External data of a graph goes to
-    ``target`` + ".data", one tensor in memory at a time. A recipe of 32 bits makes a copy. ``read`` returns
-    the values of a weight.
+    Rules match weights by name: the name of the tensor or, if an exporter invented it, the name of the module
+    that reads it, with ``.weight`` (torch.export notes the modules at every node). External data of a graph
+    goes to ``target`` + ".data", one tensor in memory at a time. A recipe of 32 bits makes a copy. ``read``
+    returns the values of a weight.
 
     Raises:
         ConfigError: no operator supports the recipe's bits or blocks; ``target`` is ``source``.

@@ -226,7 +226,7 @@ class FlowNet(nn.Module):
         self.final_layer = FinalLayer(dim, width)
 
     def prepare(self) -> None:
-        """Finish loading: one product for all modulations, and times as constants."""
+        """Finish loading: combine all modulations into one product, and compute the times as constants."""
         steps = EULER_STEPS if self.kind == "flow_matching" else 1
         moments: list[Tensor] = []
         for step in range(steps):
@@ -396,7 +396,7 @@ class WindowedTransformer(StreamingTransformer):
 
 
 class FrameAttention(SelfAttention):
-    """Attention of a frame's positions over the ring in one product."""
+    """Attention that processes all positions of a frame over the ring in one product."""
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: Step, window: Window) -> Tensor:
         self.ring.write(step, window.slots, k, v)

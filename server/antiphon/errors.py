@@ -74,8 +74,8 @@ class CheckpointFormatError(CheckpointError):
 
 
 class CheckpointDigestError(CheckpointFormatError):
-    """A file's SHA-256 differs from the manifest's: ``path`` is the file, ``found`` and ``promised`` the
-    digests.
+    """A file's SHA-256 differs from the digest in the manifest. ``path`` is the file, ``found`` and
+    ``promised`` are the digests.
     """
 
     def __init__(self, path: str, *, found: str, promised: str, remedy: str) -> None:

@@ -138,7 +138,9 @@ class SpeechFamily:
         return round(INT8_SCALES * inner) + 2 * self.embedding_parameters
 
     def kv_bytes(self, precision: str) -> int:
-        """Bytes of one session's keys and values in whole pages, with the voice's, which stay in bf16."""
+        """Bytes of one session's keys and values in whole pages, including those of the voice, which stay in
+        bf16.
+        """
         per_position, pages = 2 * self.dim * self.layers, -(-self.context // PAGE_SLOTS)
         kept = pages * PAGE_SLOTS * _kept_bytes(precision)
         return round(per_position * (kept + self.cross_context * 2))

@@ -96,7 +96,7 @@ class Fit(Generic[F]):
 
 
 def speech_facts(family: AudioFamily, precision: str, memory_bytes: int) -> MemoryFacts:
-    """Bytes of the weights with the codec's, and bytes per session."""
+    """Bytes of the weights including the codec, and bytes per session."""
     weights = family.weight_bytes(precision) + family.codec_bytes
     return MemoryFacts(memory_bytes, weights, family.row_bytes(precision))
 

@@ -99,7 +99,7 @@ def speak(make: Callable[[], Backend], pcm: FloatArray) -> BackendOutput:
 
 
 def compare(upstream: BackendOutput, ours: BackendOutput) -> Parity:
-    """Compare the project's output with upstream's.
+    """Compare this project's output with the output of upstream's modules.
 
     Raises:
         ValueError: the numbers of frames differ.

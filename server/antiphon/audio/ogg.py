@@ -327,7 +327,7 @@ class OggEncoder(Encoder):
     """One Ogg/Opus stream: 20, 40 or 80 ms at a time, in one packet on one page; its headers come first."""
 
     def __init__(self, rate: int, _wire_rate: int) -> None:
-        """Opus encodes from any of its rates."""
+        """Make an encoder; ``rate`` must be a rate that Opus supports."""
         self._opus = OpusEncoder(rate)
         self._ogg = OggOpusWriter(1, rate, pre_skip=self._opus.lookahead_samples)
         self._headers = self._ogg.headers()

@@ -296,7 +296,7 @@ class PacketEncoder(Encoder):
     """Encodes any multiple of 20 ms, one packet for each 20 ms."""
 
     def __init__(self, rate: int, _wire_rate: int) -> None:
-        """Opus encodes from any of its rates."""
+        """Make an encoder; ``rate`` must be a rate that Opus supports."""
         self._opus = OpusEncoder(rate)
 
     def encode(self, pcm: FloatArray) -> list[bytes]:

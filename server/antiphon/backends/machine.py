@@ -172,7 +172,9 @@ def process_bytes() -> int:
 
 
 def host_bytes(limits: tuple[Path, ...] = _CGROUP_LIMITS) -> int:
-    """Memory available to this process: the machine's, or its container's limit if that is less."""
+    """Memory available to this process: the memory of the machine, or the limit of its container if that is
+    less.
+    """
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in limits:
         try:

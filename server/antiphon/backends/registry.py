@@ -118,7 +118,7 @@ BACKENDS: Mapping[str, BackendEntry] = MappingProxyType(
 )
 
 AUTO = "auto"
-"""The name that selects the best installed backend of the automatic ones."""
+"""The name that selects the best installed backend among those that may be chosen automatically."""
 
 
 def make_backend(

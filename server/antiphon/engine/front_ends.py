@@ -58,7 +58,7 @@ class FrontEndConnection:
         self._wake()
 
     def handle(self, request: messages.Request, descriptors: Sequence[int]) -> None:
-        """Execute a request of the front end; the descriptors remain the caller's.
+        """Execute a request of the front end; the caller keeps the descriptors and closes them.
 
         Raises:
             ProtocolError: the request is invalid and concerns no single call.

@@ -130,7 +130,7 @@ class HandOver:
             self._advance(sending)
 
     def next_event_s(self) -> float:
-        """The time of the next :meth:`settle`; infinite for never."""
+        """The time of the next :meth:`settle`; infinite if there is none."""
         if self._target is None:
             return math.inf
         if self._sending is not None:

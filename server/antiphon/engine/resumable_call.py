@@ -166,7 +166,7 @@ class ResumeTokens:
             self._gone.pop(key, None)
 
     def renew(self, call: ResumableCall, claim: ResumeClaim) -> None:
-        """Add the token of the connection that has claimed the call; the former one remains valid."""
+        """Add the token of the connection that has claimed the call; the former token remains valid."""
         if claim.key == call.key:
             self.drop_former(call)
             call.former_key = call.key

@@ -290,7 +290,7 @@ class SessionManager:
         self._apply(self._admission.settle(now_s))
 
     def next_event_s(self, now_s: float) -> float:
-        """The time of the next :meth:`settle`; infinite for never."""
+        """The time of the next :meth:`settle`; infinite if there is none."""
         event_s = self._admission.next_event_s(now_s)
         waits_s = math.inf if event_s is None else event_s
         if not self.resuming.detached:

@@ -57,11 +57,11 @@ class HostLoad:
     def slowdown(self, calls: int, frame_s: float, *, threads: int, models: int = 1) -> float:
         """The ratio of a tick's time during ``calls`` calls of each model to its time without them.
 
-        A tick computes on ``threads`` threads; 0: on a device, and one thread feeds it. A thread of a tick
-        that waits for its core stalls the tick's other threads, so each processor second of a socket costs a
-        tick of T threads T processor seconds. If all ticks have more threads than there are cores, a socket
-        stalls all of them. Ticks of several models take turns, as on a device. Infinite if the event loops or
-        the cores are not enough.
+        A tick computes on ``threads`` threads; with 0 it computes on a device, which one thread feeds. A
+        thread of a tick that waits for its core stalls the tick's other threads, so each processor second of
+        a socket costs a tick of T threads T processor seconds. If all ticks have more threads than there are
+        cores, a socket stalls all of them. Ticks of several models take turns, as on a device. Infinite if
+        the event loops or the cores are not enough.
         """
         wanted = max(1, threads) * models
         stalled = max(1, threads) if wanted <= self.cores else self.cores

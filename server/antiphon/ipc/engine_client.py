@@ -1,8 +1,8 @@
 """A front end's view of a server's engines, in this process or in another.
 
-:func:`antiphon.ipc.engine_client.connect` makes a client of another process's engines, and
-:class:`antiphon.engine.front_ends.LocalFrontEnd` one of this process's. Only the thread of one event loop may
-use these objects.
+:func:`antiphon.ipc.engine_client.connect` makes a client for engines in another process, and
+:class:`antiphon.engine.front_ends.LocalFrontEnd` a client for engines in this process. Only the thread of one
+event loop may use these objects.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CallSession: TypeAlias = Session
 """The front end's half of a session."""
 
 Post: TypeAlias = Callable[[messages.Request, Sequence[int]], None]
-"""Passes a message to the engines; the descriptors remain the caller's."""
+"""Passes a message to the engines; the caller keeps the descriptors and closes them."""
 
 
 class EngineClient:

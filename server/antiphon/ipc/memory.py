@@ -87,7 +87,7 @@ def leases_of(slots: int, pools: int) -> int:
 
 
 class RingBytes(NamedTuple):
-    """Host memory in bytes that calls take, without the model's: a ``fixed`` part, and a part per row."""
+    """Host memory in bytes that calls take in addition to the model: a ``fixed`` part, and a part per row."""
 
     fixed: int
     row: int

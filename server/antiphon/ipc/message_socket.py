@@ -165,7 +165,8 @@ class MessageSocket(Generic[M]):
         return 0.0 if since_s is None else self._loop.time() - since_s
 
     def send(self, message: MessageBase, descriptors: Sequence[int] = ()) -> None:
-        """Send a statement; the descriptors remain the caller's. No effect once the other side is gone.
+        """Send a statement; the caller keeps the descriptors and closes them. No effect once the other side
+        is gone.
 
         Raises:
             OSError: no file descriptor is free for a long message, or for descriptors that have to wait.
@@ -320,7 +321,7 @@ class LocalSocket(Generic[M]):
         return self
 
     def send(self, message: M, descriptors: Sequence[int] = ()) -> None:
-        """Send a statement; the descriptors remain the caller's.
+        """Send a statement; the caller keeps the descriptors and closes them.
 
         Raises:
             OSError: no file descriptor is free for the duplicates.

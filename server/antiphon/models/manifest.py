@@ -144,7 +144,7 @@ class FileEntry:
     bytes: int
 
     def check_size(self, path: Path) -> None:
-        """Raise CheckpointFormatError if the size of ``path`` differs from the entry's."""
+        """Raise CheckpointFormatError if the size of ``path`` differs from the size in the entry."""
         found = path.stat().st_size
         if found != self.bytes:
             raise CheckpointFormatError(f"{path} has {found} bytes, the manifest says {self.bytes}")

@@ -188,7 +188,7 @@ class Source:
     is_flat: bool = False
 
     def shape(self, whole: tuple[int, ...]) -> tuple[int, ...]:
-        """The tensor's own shape, from the source's."""
+        """The shape of the tensor, given the shape of its source."""
         if self.is_flat:
             return (whole[-1],)
         return (whole[0] // self.parts, *whole[1:])

@@ -1,4 +1,5 @@
-"""The listening sockets: connections are counted, and each goes to the front end with the fewest active ones.
+"""The listening sockets: connections are counted, and each connection goes to the front end with the fewest
+active connections.
 
 Every connection is accepted soon, and waits here for its turn (:mod:`antiphon.supervisor.connection_queue`).
 """

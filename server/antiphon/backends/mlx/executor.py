@@ -166,7 +166,7 @@ class MlxRows:
             self.state.restore(row, tensors)
 
     def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """The arrays as numpy's, bfloat16 as uint16."""
+        """The arrays as numpy arrays; bfloat16 becomes uint16."""
         with self.on_device():
             return self.state.to_host(tensors)
 

@@ -3,8 +3,8 @@
 Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.4. The
 depformer (depth transformer) runs over the codebooks of a single frame. Its keys and values exist only within
 one call and are not part of the state. Each step is a slice with its own weights; slices that share weights
-share arrays. Published files have PyTorch's layout or mlx's. The conditions of a tts model, except for its
-text, are computed once in float32: a constant, and sources of voices.
+share arrays. Published files have the layout of PyTorch or of mlx. The conditions of a tts model, except for
+its text, are computed once in float32: a constant, and sources of voices.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def load_lm(
     Matrices that the file quantises in groups remain so; their scales become ``dtype``.
 
     Raises:
-        CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
+        CheckpointFormatError: tensors are missing or unknown, or differ in shape from the configuration.
         UnsupportedError: an option, or a kind of quantisation, that this backend does not run.
     """
     published = load_arrays(path)

@@ -275,7 +275,7 @@ def load_mimi(path: Path, config: Mapping[str, Any], codebooks: int) -> Mimi:
     """Load a published Mimi file for its first ``codebooks`` levels, in float32.
 
     Raises:
-        CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
+        CheckpointFormatError: tensors are missing or unknown, or differ in shape from the configuration.
     """
     weights = Weights(mimi_arrays(load_arrays(path)), str(path), mx.float32)
     mimi = Mimi(config, codebooks, weights)

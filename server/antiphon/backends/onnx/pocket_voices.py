@@ -1,4 +1,4 @@
-"""Voices of Pocket-TTS's rows: exported ones are written directly, recordings are encoded first."""
+"""Voices of Pocket-TTS's rows: exported voices are written directly, recordings are encoded first."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ ENCODER = "encoder"
 
 
 def codec_specs(mimi: Mimi, kind: PipelineKind) -> Iterator[TensorSpec]:
-    """The codec's state for a kind of pipeline: only the encoder's, only the decoder's, or both."""
+    """The codec's state for a kind of pipeline: the state of the encoder, of the decoder, or of both."""
     unused = UNUSED_STATE.get(kind)
     return (spec for spec in mimi.specs() if unused is None or not spec.name.startswith(unused))
 

@@ -315,7 +315,7 @@ def quantize_linears(
     chosen: Callable[[str], bool] = follows_recipe,
     device: torch.device | None = None,
 ) -> int:
-    """Replace the linears whose names are chosen by INT8 ones; returns their number.
+    """Replace the linears with chosen names by INT8 linears; return their number.
 
     With ``device`` each linear is moved there before it is rounded, so that the device never holds more than
     one unrounded linear.

@@ -282,7 +282,7 @@ class PackedStep(Step):
         return torch.where(idle, first, torch.arange(len(self.rows), device=self.rows.device))
 
     def pairs(self, names: Collection[str]) -> PackedStep:
-        """The step over each row of a pair, for tensors whose rows are pairs, ``[rows, 2, ...]``."""
+        """A view of the step in which each half of a pair is a row, for tensors ``[rows, 2, ...]``."""
         tensors = {name: (found := self._tensors[name]).view(-1, *found.shape[2:]) for name in names}
         half = torch.arange(2, device=self.rows.device)
 

@@ -53,7 +53,7 @@ def load_mimi(
     Mimi computes in float32, whatever the dtype of the file.
 
     Raises:
-        CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
+        CheckpointFormatError: tensors are missing or unknown, or differ in shape from the configuration.
     """
     with torch.device("meta"):
         mimi = Mimi(config, codebooks, attention=attention)
@@ -137,7 +137,7 @@ def load_lm(
     which cannot be added to integers, they become ordinary weights.
 
     Raises:
-        CheckpointFormatError: tensors are missing, unknown, or of another shape than the config's.
+        CheckpointFormatError: tensors are missing or unknown, or differ in shape from the configuration.
         UnsupportedError: an option no published model uses.
     """
     with torch.device("meta"):

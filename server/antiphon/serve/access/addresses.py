@@ -30,8 +30,8 @@ def parse_networks(texts: Sequence[str]) -> tuple[Network, ...]:
 
 
 def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence[Network]) -> str:
-    """A caller's address: the peer's, or the last address in ``X-Forwarded-For`` that is not a trusted
-    proxy's.
+    """A caller's address: the address of the peer, or the last address in ``X-Forwarded-For`` that does not
+    belong to a trusted proxy.
 
     A client can forge all addresses before it in the header. IPv6 addresses count by their /64 network, IPv4
     addresses inside IPv6 as IPv4. The result is "" if the peer has no address.

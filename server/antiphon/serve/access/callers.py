@@ -152,7 +152,9 @@ class Access:
         return self._keys is not None and self._keys.find(key) is not None
 
     def address_of(self, request: web.Request) -> str:
-        """The origin of a request: the address given by a trusted proxy, else the peer's."""
+        """The origin of a request: the address that a trusted proxy gives, otherwise the address of the
+        peer.
+        """
         return client_address(request.remote, request.headers.getall("X-Forwarded-For", []), self._proxies)
 
     async def admit(self, caller: Caller) -> None:

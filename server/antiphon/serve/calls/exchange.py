@@ -220,8 +220,8 @@ class Exchange:
                 self.send(self.dialect.error(error)[0])
 
     async def obey(self, actions: Sequence[Action], transport: Transport) -> None:
-        """Carry out the actions of a message that arrived over ``transport``, which is the client's or a
-        watcher's.
+        """Carry out the actions of a message that arrived over ``transport``, which belongs to the client or
+        to a watcher.
 
         An answer can be 1 MiB long: while the client does not read, messages with an answer wait.
         """

@@ -1,4 +1,5 @@
-"""Resumption of a call whose state is not in a row: a voice agent's, in its front end's process.
+"""Resumption of a call whose state is not in a row, such as the call of a voice agent, which is in its front
+end's process.
 
 The call waits with its rows, its participant and its dialect, until its client continues it on another
 connection. One that reaches another front end is passed on

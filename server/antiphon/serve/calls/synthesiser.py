@@ -35,7 +35,7 @@ class Synthesiser(Participant[Piece]):
     ) -> None:
         """Prepare for a ``voice``; ``wait_s`` limits the wait in the queue.
 
-        ``clock`` is the engine's.
+        ``clock`` is the clock of the engine.
 
         Raises:
             UnsupportedError: the model has no tokenizer.

@@ -37,11 +37,11 @@ NEWS: Final = frozenset({"heard", "tool", "interrupted"})
 
 
 class AgentChatDialect(ChatClient, Dialect[AgentNews]):
-    """One client's side.
+    """The protocol of one client.
 
-    Its players expect a frame for each of their own, so the client gets silence between replies. From a
-    reply's first sound to its end only that sound is sent, and nothing while it is paused; the indices of
-    frames then skip those that were not sent.
+    Players expect one frame for each frame that they send, so the client gets silence between replies. From a
+    reply's first sound to its end only its sound is sent, and no frames while it is paused. The indices of
+    frames then skip the frames that were not sent.
     """
 
     policy = Policy(has_answers=True)

@@ -47,7 +47,7 @@ class MediaStreamLine(TelephoneLine):
 
 
 class Chunks:
-    """The audio of a stream in order: early chunks wait, late ones are dropped."""
+    """The audio of a stream in order: early chunks wait, late chunks are dropped."""
 
     def __init__(self) -> None:
         """Begin."""

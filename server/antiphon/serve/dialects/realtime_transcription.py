@@ -36,7 +36,7 @@ class TranscriptionDialect(Dialect[AsrNews]):
         *,
         has_tracks: bool = False,
     ) -> None:
-        """Prepare ``session``; ``is_own`` returns whether a name is this model's.
+        """Prepare ``session``; ``is_own`` returns whether a name belongs to this model.
 
         ``has_tracks``: audio and events use separate channels.
         """

@@ -63,7 +63,8 @@ LineEvent: TypeAlias = LineAudio | LineMark | LineClosed
 
 
 class TelephoneLine(ABC):
-    """One telephone call's protocol: audio both ways in ``form``, of ``bytes_per_s``.
+    """One telephone call's protocol: audio in both directions in the format ``form``, with ``bytes_per_s``
+    bytes a second.
 
     If the line paces messages, ``due_s`` is the time at which :meth:`due` has messages.
     """

@@ -190,7 +190,7 @@ def build_app(
 
 
 def make_runner(app: web.Application, **options: Any) -> web.AppRunner:
-    """The runner of an application of :func:`build_app`; ``options`` are aiohttp's.
+    """The runner of an application of :func:`build_app`; ``options`` are options of aiohttp.
 
     There is no access log, because it would contain query strings.
     """

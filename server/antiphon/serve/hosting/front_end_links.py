@@ -41,7 +41,7 @@ class FrontEndLinks:
         self._number, self._send, self._limits = number, send, limits
 
     def place(self, worker: str) -> str:
-        """The name that a client gives to resume a call of this front end of the ``worker``."""
+        """The name with which a client resumes a call of this front end, which belongs to ``worker``."""
         return f"{worker}{MARK}{self._number}"
 
     async def pass_on(self, request: web.Request) -> web.StreamResponse | None:

@@ -1,4 +1,4 @@
-"""Makes the tracers that the configuration requests, including OpenTelemetry's."""
+"""Makes the tracers that the configuration requests, including tracers for OpenTelemetry."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
     """404 for an unknown model or session, 429 for too many sessions, 503 for a full or draining server.
 
     The body is JSON, with the code that would close a WebSocket, and the names of the models; on OpenAI's
-    paths it is OpenAI's. For a WebSocket request it is one line, because such clients show it.
+    paths the body has OpenAI's format. For a WebSocket request it is one line, because such clients show it.
     """
     if is_openai(request):
         return api_error(error).exception()
@@ -266,7 +266,7 @@ def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
 
 
 def plain_refusal(error: AntiphonError) -> web.HTTPException:
-    """The status and text for a request that cannot be answered, from a client that is not OpenAI's."""
+    """The status and text for a request that cannot be answered, outside of OpenAI's paths."""
     return STATUSES[wire_form(error).status](text=f"{error}\n")
 
 

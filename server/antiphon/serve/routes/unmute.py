@@ -68,8 +68,8 @@ REALTIME = Route("GET", f"{BASE}/realtime", handle_unmute, refuse_in(lambda _: r
 async def list_voices(
     request: web.Request, services: Services, _models: Sequence[ServedModel]
 ) -> web.Response:
-    """The voices of an agent, its own first, as an array. If the synthesiser has no named voices, the array
-    has only the agent's.
+    """The voices of an agent as an array that begins with the agent's own voice. If the synthesiser has no
+    named voices, the array has only that voice.
     """
     agent = _agent_of(request, services)
     names = [] if agent.tts.speakers is None else agent.tts.speakers.names()

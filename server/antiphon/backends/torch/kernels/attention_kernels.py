@@ -40,10 +40,11 @@ def attend_split(
     PAGES: tl.constexpr,
     PAGE: tl.constexpr,
 ):
-    """One split of one place's key-value head, for the queries of its group: sums before the division.
+    """Process one split of one place's key-value head for the queries of its group; the sums are not yet
+    divided.
 
-    ``IS_WHOLE``: it is the only split, so its output is the attention's; a place without a row gets zeros. A
-    row has ``PAGES`` pages of ``PAGE`` slots, or, if ``PAGES`` is 0, a contiguous ring.
+    With ``IS_WHOLE`` there is only one split, so its output is the output of the attention; a place without a
+    row gets zeros. A row has ``PAGES`` pages of ``PAGE`` slots, or, if ``PAGES`` is 0, a contiguous ring.
     """
     split, kv_head, place = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     row, newest = tl.load(rows_ptr + place), tl.load(first_ptr + place) + (COUNT - 1)  # one load for both

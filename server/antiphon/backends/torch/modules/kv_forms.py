@@ -55,7 +55,9 @@ def quantize_tokens(values: Tensor, most: int = MOST[False]) -> tuple[Tensor, Te
 
 
 def pack_halves(values: Tensor) -> Tensor:
-    """Int8 ``[..., D]`` from -8 to 7 to ``[..., D / 2]``: first halves in the low bits, second ones above."""
+    """Pack int8 ``[..., D]`` from -8 to 7 into ``[..., D / 2]``: the first half of D in the low bits, the
+    second half in the high bits.
+    """
     low, high = values.chunk(2, dim=-1)
     return (low & 15) | (high << 4)
 

@@ -95,7 +95,9 @@ class StreamingTransformer(nn.Module):
         return Look(run, mask[:, None], length)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """Map ``[n, T, dim]`` to the same shape; T is one frame's positions or several frames'."""
+        """Map ``[n, T, dim]`` to the same shape; T is the number of positions of one frame or of several
+        frames.
+        """
         count = x.shape[1]
         if step.in_place and count <= self.config.frame_positions and self.is_fused(x.device):
             return self._frame(x, step)
