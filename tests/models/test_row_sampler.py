@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.arrays import FloatArray
 from antiphon.errors import UnsupportedError
-from antiphon.models.sampling import RowSampler, SamplingParameters, sample
+from antiphon.models.sampling import RowParameters, RowSampler, SamplingParameters, sample
 from antiphon.models.spec import LMSpec
 
 ROWS, VOCABULARY = 4, 32
@@ -91,6 +91,15 @@ def test_a_word_said_within_the_context_is_penalised() -> None:
     assert [tokens[0] for tokens in said] == [7, 8, 9, 7, 8, 9]
     for row in (1, 2):
         assert [tokens[row] for tokens in said] == [7] * 6
+
+
+def test_a_penalty_of_one_counts_no_words() -> None:
+    """Else a GPU compares each token of the vocabulary with all remembered words, and changes nothing."""
+    rows = RowParameters(2)
+    rows.set(1, SamplingParameters(repetition_penalty=1.1, repetition_penalty_context=9))
+    assert rows.integers[2, 0].tolist() == [0, 9]
+    rows.set(1, SamplingParameters(repetition_penalty=1.0, repetition_penalty_context=9))
+    assert rows.integers[2, 0].tolist() == [0, 0]
 
 
 def test_padding_is_no_word() -> None:

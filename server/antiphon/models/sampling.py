@@ -25,7 +25,8 @@ class RowParameters:
 
     The axes are the parameter, text and audio, and the row. ``floats`` float32 ``[4, 2, S]`` are temperature,
     its inverse (1 where it is 0), the penalty and its inverse, and the text's pad_mult. ``integers`` int64
-    ``[3, 2, S]`` are top-k, the seed's 64 bits, and the number of words in the text's penalty.
+    ``[3, 2, S]`` are top-k, the seed's 64 bits, and the number of words in the text's penalty: 0 for a
+    penalty of 1, so that no token is compared with a word.
     """
 
     def __init__(self, rows: int) -> None:
@@ -55,7 +56,7 @@ class RowParameters:
         self.floats[3, 0, row] = p.pad_mult
         self.integers[0, :, row] = p.text_topk, p.audio_topk
         self.integers[1, :, row] = np.array((p.text_seed, p.audio_seed), np.uint64).view(np.int64)
-        self.integers[2, 0, row] = p.repetition_penalty_context
+        self.integers[2, 0, row] = p.repetition_penalty_context if penalty != 1 else 0
 
     @property
     def seeds(self) -> NDArray[np.uint64]:
