@@ -1,6 +1,6 @@
 """The Triton kernel of decode attention over an INT8 or INT4 ring, on integer matrix units only."""
 
-# A kernel's arguments take no Python types, and its constants are capitals:
+# A kernel's arguments have no Python types, and its constants are in capitals:
 # ruff: noqa: ANN001, ANN201, N803
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 

@@ -1,6 +1,6 @@
 """The Triton kernels of :mod:`antiphon.backends.torch.kernels.rows`, which prepare rows and multiply them."""
 
-# A kernel's arguments take no Python types, and its constants are capitals:
+# A kernel's arguments have no Python types, and its constants are in capitals:
 # ruff: noqa: ANN001, ANN201, N803
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
