@@ -85,6 +85,11 @@ class PeerSocket {
     const headers = { "Content-Type": "application/sdp" };
     this.answer = await fetch(address, { method: "POST", headers, body: connection.localDescription?.sdp ?? "" });
     if (!this.answer.ok) return this._ended(BROKEN);
+    if (this.readyState === CLOSED) {
+      // Given up meanwhile: the call would keep its place until it is known not to connect.
+      const { pathname } = new URL(this.answer.headers.get("Location") ?? "", address);
+      return void fetch(new URL(`${pathname}${address.search}`, address), { method: "DELETE" });
+    }
     await connection.setRemoteDescription({ type: "answer", sdp: await this.answer.text() });
   }
 

@@ -137,6 +137,11 @@ export class Settings {
     return this._formats.some(([name]) => name === this._kept.format) ? this._kept.format : FRESH.format;
   }
 
+  /** Whether the next call could go by WebRTC, and does not. */
+  get offersPeers() {
+    return this._hasPeers && this.format !== "webrtc";
+  }
+
   get _formats() {
     return FORMATS.filter(([name]) => name !== "webrtc" || this._hasPeers);
   }

@@ -475,6 +475,7 @@ export class Talk {
       speaker: this._turns.speaker,
       hasBegun: this._turns.hasBegun,
       quality: this._panel.quality,
+      offersPeers: this._settings.offersPeers,
       delayMs: this._panel.delayMs,
       liveMs: nowMs - this._liveSinceMs,
       isEcho: this._settings.model?.kind === "codec",

@@ -25,6 +25,7 @@ const OPENING_MS = 3000;
  * @property {"you" | "reply" | null} speaker
  * @property {boolean} hasBegun anybody has spoken
  * @property {import("./quality.js").Quality} quality
+ * @property {boolean} [offersPeers] the next call could go by WebRTC
  * @property {number | null} delayMs from mouth to ear
  * @property {number} liveMs since the call was live, or is again
  * @property {boolean} isEcho
@@ -53,7 +54,8 @@ function liveWords(besides) {
   const { asked, hasMicrophone, isMuted, quality } = besides;
   if (besides.isHeld) return say("You are heard.", "Let go when you have said it.");
   if (quality === "Server is behind") return behind("The server is behind.", besides, "It has more to do than it can do in time: wait a little, or call again later.");
-  if (quality === "Network is slow") return behind("The network is slow.", besides, "The server answers in time; the network, or this device, delays what you hear.");
+  const way = besides.offersPeers ? " WebRTC, under Settings, may sound better." : "";
+  if (quality === "Network is slow") return behind("The network is slow.", besides, `The server answers in time; the network, or this device, delays what you hear.${way}`);
   if (asked) return passing("A recorded voice asks.", hasMicrophone ? "Your microphone waits for its end." : "Your microphone is off.");
   if (besides.speaker === "reply") return passing("It is speaking.", hasMicrophone && !isMuted ? "It hears you while it speaks." : "");
   if (!hasMicrophone) return passing("Choose the next question.", "Or turn on the microphone, and ask it yourself.");

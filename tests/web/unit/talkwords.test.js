@@ -55,7 +55,8 @@ test("answers that come late are somebody's fault", () => {
   assert.match(server.help, /^Answers come 2\.1 seconds after you\. It has more to do/);
   const network = words({ quality: "Network is slow", delayMs: 400 });
   assert.equal(network.line, "The network is slow.");
-  assert.match(network.help, /^Its voice has gaps\. The server answers in time/);
+  assert.match(network.help, /^Its voice has gaps\. The server answers in time.*what you hear\.$/);
+  assert.match(words({ quality: "Network is slow", offersPeers: true }).help, /WebRTC, under Settings, may sound better\.$/);
 });
 
 test("what is being opened is said, and after a while what to do", () => {
