@@ -221,7 +221,7 @@ class NullRows(HostArrays):
         self._lives += len(rows)
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
-        """Keep the values that tokens depend on: the seed, or that the row is greedy."""
+        """Store the values that tokens depend on: the seed, and whether the row is greedy."""
         temperature, seed = parameters.text_temperature, parameters.text_seed
         if self._spec.kind is PipelineKind.TTS:
             temperature, seed = parameters.audio_temperature, parameters.audio_seed

@@ -270,7 +270,7 @@ class InputWriter:
         self._filled, self._is_skipping = 0, False
 
     def skip_to(self, frame: int) -> None:
-        """Skip the frames before this one; only between two frames."""
+        """Skip the frames before this one; call it only while no frame is unfinished."""
         if frame > self._next_frame:
             self._refuse(frame - self._next_frame)
             self._next_frame = frame

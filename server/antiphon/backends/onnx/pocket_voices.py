@@ -28,8 +28,8 @@ def end_on_pause(pcm: FloatArray, sample_rate: int) -> FloatArray:
     """A recording, float32 ``[N]``, that ends with 80 ms of silence, like the package's function
     ``end_on_pause``.
 
-    The model continues a voice that stops during speech, and starts late after one with a long silence at its
-    end.
+    If a voice stops during speech, the model continues it; if it ends with a long silence, the model starts
+    late.
     """
     frame = max(1, int(SILENCE_S * sample_rate))
     count = len(pcm) // frame

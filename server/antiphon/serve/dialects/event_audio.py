@@ -27,7 +27,7 @@ BEGINNINGS: Final = re.compile(
     rb"|(?P<WebM>\x1a\x45\xdf\xa3.{1,8}?\x42[\x82\x86])|(?P<MP4>\0\0\0.ftyp)|(?P<MP3>ID3[\2-\4]\0)",
     re.DOTALL,
 )
-"""The first bytes of audio events that contain files instead of samples; five bytes or more."""
+"""The first bytes of audio events that contain a file instead of samples; each has at least five bytes."""
 
 SAMPLES_FOLLOW: Final = "WAV"
 """The kind of file whose later parts are plain samples; later parts of other kinds of file would be noise."""

@@ -83,7 +83,7 @@ class FrontEndLinks:
 
 
 class Outgoing:
-    """Passes the bytes of a client to a link; while the link takes none, the client is not read."""
+    """Passes the bytes of a client to a link; while the link accepts no bytes, the client is not read."""
 
     def __init__(self, client: asyncio.Transport, link: asyncio.StreamWriter) -> None:
         """Begin after the upgrade."""

@@ -42,7 +42,9 @@ OTHER_FILES: Final = 256
 """Open files of a process in addition to connections: models, logs, recordings, rings."""
 
 LEAST: Final = 64
-"""Minimum connections of a process with a low limit on open files; the process reports when they run out."""
+"""Minimum number of connections of a process, even if the limit on open files is low. The process then logs
+when no files are left.
+"""
 
 
 def serve_in_processes(config: ServerConfig, front_ends: int) -> int:
