@@ -69,10 +69,10 @@ class EvalModel(Protocol):
         """The backend."""
 
     def encode(self, pcm: FloatArray) -> Codes:
-        """PCM ``[n, T * frame_samples]`` to codes ``[n, T, codebooks]``."""
+        """Map PCM ``[n, T * frame_samples]`` to codes ``[n, T, codebooks]``."""
 
     def decode(self, codes: Codes) -> FloatArray:
-        """Codes ``[n, T, K]`` to PCM ``[n, T * frame_samples]``."""
+        """Map codes ``[n, T, K]`` to PCM ``[n, T * frame_samples]``."""
 
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
         """The free reply to input codes ``[n, T, n_q - dep_q]``: ``[n, T - max_delay, 1 + dep_q]``, text

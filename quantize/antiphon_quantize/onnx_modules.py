@@ -74,7 +74,7 @@ class ExportedStage(nn.Module):
 
 
 class EncodeStage(ExportedStage):
-    """PCM float32 ``[n, samples]`` to codes int64 ``[n, codebooks]``."""
+    """Maps PCM float32 ``[n, samples]`` to codes int64 ``[n, codebooks]``."""
 
     inputs, outputs = ("pcm",), ("codes",)
 
@@ -93,7 +93,7 @@ class EncodeStage(ExportedStage):
 
 
 class DecodeStage(ExportedStage):
-    """Codes int64 ``[n, codebooks]`` to PCM float32 ``[n, samples]``."""
+    """Maps codes int64 ``[n, codebooks]`` to PCM float32 ``[n, samples]``."""
 
     inputs, outputs = ("codes",), ("pcm",)
 
@@ -112,7 +112,7 @@ class DecodeStage(ExportedStage):
 
 
 class LanguageStage(ExportedStage):
-    """Tokens int64 ``[n, 1 + n_q]``, delayed, text first, to ``hidden [n, dim]`` and text logits.
+    """Maps tokens int64 ``[n, 1 + n_q]``, delayed, text first, to ``hidden [n, dim]`` and text logits.
 
     ``logits`` are ``[n, text_card]``. With extra heads also ``pauses [n, heads]``, each head's probability of
     a pause. The keys and values of a voice are an input.

@@ -46,7 +46,7 @@ class CachedAttention(nn.Module):
         self.out_proj = Linear(width, dim)
 
     def forward(self, x: Tensor, past: Past, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``[n, T, dim]`` and ``[n, heads, capacity, D]`` twice, to the same."""
+        """Map ``[n, T, dim]`` and ``[n, heads, capacity, D]`` twice, to the same shapes."""
         shape = self.shape
         inputs = [self.in_proj(x), None, None, keys, values, past.last, past.total, past.cos, past.sin]
         width = shape.query_heads * shape.head_dim
@@ -242,7 +242,7 @@ class FlowNet(nn.Module):
         del self.time_embed
 
     def forward(self, condition: Tensor, noise: Tensor) -> Tensor:
-        """Condition ``[n, condition]`` and noise ``[n, width]`` to a latent ``[n, width]``."""
+        """Map condition ``[n, condition]`` and noise ``[n, width]`` to a latent ``[n, width]``."""
         embedded, sample = self.cond_embed(condition), noise
         steps = len(self.moments)
         for step in range(steps):
@@ -269,7 +269,7 @@ class Conditioner(nn.Module):
         self.proj = None if rank is None else Linear(rank, dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Int64 ``[n, T]`` to ``[n, T, dim]``."""
+        """Map int64 ``[n, T]`` to ``[n, T, dim]``."""
         out: Tensor = self.embed(tokens)
         return out if self.proj is None else self.proj(out)
 
@@ -473,7 +473,7 @@ class PcmStage(ExportedStage):
 
 
 class VoiceEncoderStage(ExportedStage):
-    """PCM float32 ``[n, samples]`` to a latent of a voice, ``heard [n, width]``."""
+    """Maps PCM float32 ``[n, samples]`` to a latent of a voice, ``heard [n, width]``."""
 
     inputs, outputs = ("pcm",), ("heard",)
 

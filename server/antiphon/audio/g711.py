@@ -34,12 +34,12 @@ class Law(StrEnum):
 
 
 def decode(data: bytes, law: Law) -> FloatArray:
-    """One byte a sample to float32 ``[N]`` in (-1, 1)."""
+    """Convert one byte a sample to float32 ``[N]`` in (-1, 1)."""
     return _values(law)[np.frombuffer(data, np.uint8)]
 
 
 def encode(pcm: FloatArray, law: Law) -> bytes:
-    """Float32 ``[N]``, clipped to [-1, 1], to one byte a sample.
+    """Convert float32 ``[N]``, clipped to [-1, 1], to one byte a sample.
 
     Raises:
         AudioError: a sample is NaN or infinite.

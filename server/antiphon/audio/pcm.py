@@ -30,7 +30,7 @@ def limited(pcm: FloatArray) -> FloatArray:
 
 
 def float_from_s16le(data: bytes) -> FloatArray:
-    """Signed 16-bit samples to float32 ``[N]`` in [-1, 1).
+    """Convert signed 16-bit samples to float32 ``[N]`` in [-1, 1).
 
     Raises:
         AudioError: an odd number of bytes.
@@ -41,7 +41,8 @@ def float_from_s16le(data: bytes) -> FloatArray:
 
 
 def float_from_f32le(data: bytes) -> FloatArray:
-    """Float32 samples, clipped to [-1, 1]; read-only float32 ``[N]`` without a copy where possible.
+    """Read float32 samples, clipped to [-1, 1]; the result is read-only float32 ``[N]``, without a copy where
+    possible.
 
     Raises:
         AudioError: not a multiple of 4 bytes, or a sample that is NaN or infinite.
@@ -51,7 +52,8 @@ def float_from_f32le(data: bytes) -> FloatArray:
 
 
 def s16le_from_float(pcm: FloatArray) -> bytes:
-    """Float32 ``[N]`` to signed 16-bit, clipped and rounded; the exact inverse of the conversion from s16le.
+    """Convert float32 ``[N]`` to signed 16-bit, clipped and rounded; the exact inverse of the conversion from
+    s16le.
 
     Raises:
         AudioError: a sample is NaN or infinite.
@@ -63,7 +65,7 @@ def s16le_from_float(pcm: FloatArray) -> bytes:
 
 
 def f32le_from_float(pcm: FloatArray) -> bytes:
-    """Float32 ``[N]`` to its bytes, clipped to [-1, 1].
+    """Convert float32 ``[N]`` to its bytes, clipped to [-1, 1].
 
     Raises:
         AudioError: a sample is NaN or infinite.

@@ -213,7 +213,7 @@ class MlxRows:
     def decode(
         self, rows: IntArray, frames: Frames, codes: IntArray, *, is_fixed: bool = False
     ) -> tuple[FloatArray, float]:
-        """Codes int32 ``[m, codebooks]`` to PCM ``[m, frame_samples]``, and the time in milliseconds."""
+        """Map codes int32 ``[m, codebooks]`` to PCM ``[m, frame_samples]``; also return the time in ms."""
 
         def work(step: Step) -> list[mx.array]:
             return [self.mimi.decode(mx.array(step.packing.spread(codes)), step)]
@@ -280,7 +280,7 @@ class MlxFrames(MlxRows):
     def encode(
         self, rows: IntArray, frames: Frames, pcm: FloatArray, *, is_fixed: bool = False
     ) -> tuple[IntArray, float]:
-        """PCM ``[m, frame_samples]`` to codes int32 ``[m, codebooks]``, and the time in milliseconds."""
+        """Map PCM ``[m, frame_samples]`` to codes int32 ``[m, codebooks]``; also return the time in ms."""
 
         def work(step: Step) -> list[mx.array]:
             return [self.mimi.encode(mx.array(step.packing.spread(pcm)), step)]
@@ -324,8 +324,8 @@ class MlxFrames(MlxRows):
         return PASS_FRAMES
 
     def encode_piece(self, codec: State | None, pcm: FloatArray) -> tuple[State, IntArray]:
-        """Frames of a voice ``[F, frame_samples]`` to codes ``[F, codebooks]``, with a codec that belongs to
-        no row.
+        """Map frames of a voice ``[F, frame_samples]`` to codes ``[F, codebooks]``, with a codec that belongs
+        to no row.
         """
         with self.on_device():
             codec = codec or State((spec for spec in self.mimi.specs() if spec.name.startswith("encoder")), 1)

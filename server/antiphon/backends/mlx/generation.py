@@ -92,7 +92,7 @@ class Generator:
         yield from self.cache.specs()
 
     def listen(self, codes: mx.array, step: Step) -> tuple[mx.array, mx.array]:
-        """Codes int32 ``[n, n_q - dep_q]`` to hidden ``[n, 1, dim]``, text logits ``[n, text_card]``."""
+        """Map codes int32 ``[n, n_q - dep_q]`` to hidden ``[n, 1, dim]``, text logits ``[n, text_card]``."""
         inputs = self.cache.heard(step, step.read("lm.position"), codes)
         return self.model(inputs, step)
 

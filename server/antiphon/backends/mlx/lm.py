@@ -136,7 +136,7 @@ class DepformerLayer:
         self.scale_1, self.scale_2 = load_layer_scales(weights, prefix, dim, wanted=config.layer_scale)
 
     def __call__(self, x: mx.array, past: Past | None) -> tuple[mx.array, Past]:
-        """``[n, 1, dim]`` and the keys and values of the steps before, to the same with one more."""
+        """Map ``[n, 1, dim]`` and the keys and values of the steps before, to the same with one more."""
         q, k, v = (part.swapaxes(1, 2) for part in split_projection(self.in_proj(self.norm1(x)), self._dims))
         if past is not None:
             k, v = mx.concatenate([past[0], k], axis=2), mx.concatenate([past[1], v], axis=2)
@@ -165,7 +165,7 @@ class DepformerSlice:
         self.linear_out = weights.linear(f"{prefix}.linear_out", dim, config.card, bias=config.bias)
 
     def __call__(self, hidden: mx.array, token: mx.array, pasts: list[Past]) -> tuple[mx.array, list[Past]]:
-        """Hidden ``[n, 1, hidden_dim]``, token int32 ``[n]`` and earlier steps, to logits ``[n, card]``.
+        """Map hidden ``[n, 1, hidden_dim]``, token int32 ``[n]`` and earlier steps, to logits ``[n, card]``.
 
         ``pasts`` has each layer's keys and values; it is empty in the first step.
         """
@@ -195,7 +195,8 @@ class Depformer:
         self.slices = [mx.compile(piece) for piece in self.slices]
 
     def __call__(self, hidden: mx.array, text_tokens: mx.array, choose: Chooser) -> mx.array:
-        """Hidden ``[n, 1, hidden_dim]`` and text tokens int32 ``[n]`` to audio tokens int32 ``[n, steps]``.
+        """Map hidden ``[n, 1, hidden_dim]`` and text tokens int32 ``[n]`` to audio tokens int32 ``[n,
+        steps]``.
 
         ``choose`` samples each step's logits, in their dtype.
         """
@@ -249,7 +250,9 @@ class LanguageModel:
             self.depformer.compile()
 
     def __call__(self, tokens: mx.array, step: Step) -> tuple[mx.array, mx.array]:
-        """Tokens int32 ``[n, 1 + n_q]``, text first, to hidden ``[n, 1, dim]``, logits ``[n, text_card]``."""
+        """Map tokens int32 ``[n, 1 + n_q]``, text first, to hidden ``[n, 1, dim]``, logits ``[n,
+        text_card]``.
+        """
         hidden = self.out_norm(self.read(self.embed(tokens)[:, None], step))
         return hidden, self.text_linear(hidden)[:, 0]
 

@@ -172,7 +172,7 @@ class ResidualQuantizer:
         self.half_norms = [mx.square(table).sum(-1) / 2 for table in self.tables]
 
     def encode(self, x: mx.array) -> mx.array:
-        """Latents ``[n, dimension]`` to codes int32 ``[n, levels]``."""
+        """Map latents ``[n, dimension]`` to codes int32 ``[n, levels]``."""
         rest, codes = self.input_proj(x), []
         for table, half_norm in zip(self.tables, self.half_norms, strict=True):
             code = mx.argmax(rest @ table.T - half_norm, axis=-1)
@@ -181,7 +181,7 @@ class ResidualQuantizer:
         return mx.stack(codes, axis=-1) if codes else mx.zeros((x.shape[0], 0), dtype=mx.int32)
 
     def decode(self, codes: mx.array) -> mx.array:
-        """Codes ``[n, L]`` of the first L levels to latents ``[n, dimension]``."""
+        """Map codes ``[n, L]`` of the first L levels to latents ``[n, dimension]``."""
         entries = [self.tables[level][codes[:, level]] for level in range(codes.shape[1])]
         return self.output_proj(mx.stack(entries).sum(axis=0))
 
@@ -199,11 +199,11 @@ class SplitQuantizer:
         self.rvq_rest = ResidualQuantizer(weights, "quantizer.rvq_rest", rest, dimension)
 
     def encode(self, x: mx.array) -> mx.array:
-        """Latents ``[n, dimension]`` to codes int32 ``[n, codebooks]``."""
+        """Map latents ``[n, dimension]`` to codes int32 ``[n, codebooks]``."""
         return mx.concatenate([self.rvq_first.encode(x), self.rvq_rest.encode(x)], axis=1)
 
     def decode(self, codes: mx.array) -> mx.array:
-        """Codes ``[n, L]`` of the first L codebooks to latents ``[n, dimension]``."""
+        """Map codes ``[n, L]`` of the first L codebooks to latents ``[n, dimension]``."""
         out = self.rvq_first.decode(codes[:, : self.semantic])
         if codes.shape[1] > self.semantic:
             out = out + self.rvq_rest.decode(codes[:, self.semantic :])
@@ -255,12 +255,12 @@ class Mimi:
             transformer.compile()
 
     def encode(self, pcm: mx.array, step: Step) -> mx.array:
-        """PCM float32 ``[n, frame_samples]`` to codes int32 ``[n, codebooks]``."""
+        """Map PCM float32 ``[n, frame_samples]`` to codes int32 ``[n, codebooks]``."""
         x = self.encoder_transformer(self._analyse(pcm[:, :, None], step), step)
         return self._to_codes(x, step)
 
     def decode(self, codes: mx.array, step: Step) -> mx.array:
-        """Codes int32 ``[n, codebooks]`` to PCM float32 ``[n, frame_samples]``."""
+        """Map codes int32 ``[n, codebooks]`` to PCM float32 ``[n, frame_samples]``."""
         x = self.decoder_transformer(self._to_latents(codes, step), step)
         return self._synthesise(x, step)[:, :, 0]
 

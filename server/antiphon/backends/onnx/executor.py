@@ -59,7 +59,7 @@ class Language:
     def read(
         self, rows: IntArray, heard: IntArray, watch: Stopwatch, *, is_fixed: bool = False
     ) -> tuple[IntArray, dict[str, Array]]:
-        """Codes int32 ``[m, codebooks]`` to the sampled text, int32 ``[m]``, and outputs of "lm"."""
+        """Map codes int32 ``[m, codebooks]`` to the sampled text, int32 ``[m]``, and outputs of "lm"."""
         outputs = self._lm.run(rows, {"tokens": self.delays.inputs(rows, heard)}, is_fixed=is_fixed)
         watch.lap("lm")
         text = self.sampler.text(rows, outputs["logits"], self.delays.offsets[rows])
@@ -197,7 +197,7 @@ class OnnxRows:
         self.language = None
 
     def _decode(self, rows: IntArray, codes: Array, *, is_fixed: bool) -> FloatArray:
-        """Codes ``[e, codebooks]`` to PCM float32 ``[e, frame_samples]``."""
+        """Map codes ``[e, codebooks]`` to PCM float32 ``[e, frame_samples]``."""
         return self.stages["decode"].run(rows, {"codes": codes}, is_fixed=is_fixed)["pcm"]
 
 

@@ -87,8 +87,8 @@ class TorchFrames(TorchRows):
 
     @torch.inference_mode()
     def encode_piece(self, codec: State | None, pcm: FloatArray) -> tuple[State, IntArray]:
-        """Frames of a voice ``[F, frame_samples]`` to codes ``[F, codebooks]``, with a codec that belongs to
-        no row.
+        """Map frames of a voice ``[F, frame_samples]`` to codes ``[F, codebooks]``, with a codec that belongs
+        to no row.
         """
         if codec is None:
             specs = [spec for spec in self._mimi.specs() if spec.name.startswith(ENCODER)]

@@ -178,12 +178,12 @@ class Generator:
         return step.read("lm.position")
 
     def _read(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """Tokens ``[n, 1 + n_q, 1]`` to hidden ``[n * sequences, 1, dim]``, text logits ``[n, 1, card]``."""
+        """Return hidden ``[n * sequences, 1, dim]`` and text logits ``[n, 1, card]``."""
         hidden, logits = self.model(tokens, step)
         return hidden, logits
 
     def _speak(self, hidden: Tensor, text: Tensor, choose: Chooser) -> Tensor:
-        """Hidden and text tokens ``[n]`` to audio tokens ``[n, dep_q]``."""
+        """Map hidden and text tokens ``[n]`` to audio tokens ``[n, dep_q]``."""
         assert self.model.depformer is not None
         audio: Tensor = self.model.depformer(hidden, text, choose)
         return audio
@@ -221,7 +221,7 @@ class GuidedGenerator(Generator):
         return step.read("lm.position")[:, 0].contiguous()  # kernels read both of a pair as neighbours
 
     def _read(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """Tokens ``[n, 1 + n_q, 1]`` to hidden ``[2 * n, 1, dim]``, in pairs, and conditioned logits."""
+        """Map tokens ``[n, 1 + n_q, 1]`` to hidden ``[2 * n, 1, dim]``, in pairs, and conditioned logits."""
         unconditioned = tokens.clone()
         is_text = self._frames(step)[:, None] > self._text_delay  # before: the initial token, for both
         unconditioned[:, 0] = tokens[:, 0].masked_fill(is_text, ZERO)
@@ -234,7 +234,7 @@ class GuidedGenerator(Generator):
         return hidden, self.model.text_linear(hidden[::PAIR])
 
     def _speak(self, hidden: Tensor, text: Tensor, choose: Chooser) -> Tensor:
-        """Hidden of pairs and text tokens ``[n]`` to audio tokens ``[n, dep_q]``."""
+        """Map hidden of pairs and text tokens ``[n]`` to audio tokens ``[n, dep_q]``."""
 
         def guided(codebook: int, logits: Tensor) -> Tensor:
             told, unconditioned = logits.float().view(-1, PAIR, logits.shape[1]).unbind(dim=1)

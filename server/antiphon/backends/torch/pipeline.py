@@ -386,7 +386,7 @@ class Pipeline:
         self.state.reset_rows(self.buffers.chosen[FORGOTTEN], ENCODER)
 
     def encode(self, places: BatchLayout) -> None:
-        """PCM to codes."""
+        """Map PCM to codes."""
         step = self.step(places)
         pcm = self.buffers.arrived[: places.count, : self.spec.frame_samples]
         codes = self.mimi.encode(pcm, step)[:, :, 0]
@@ -395,7 +395,7 @@ class Pipeline:
             self.buffers.voice.index_copy_(0, step.at, codes)
 
     def run_lm(self, places: BatchLayout) -> None:
-        """Input codes to the text token, pause probabilities, and the output codes."""
+        """Map input codes to the text token, pause probabilities, and the output codes."""
         assert self.sampler is not None
         self.write_text(self.generate(places, self.sampler)[:, 0])
 
@@ -420,7 +420,7 @@ class Pipeline:
         self.buffers.leaving[: len(tokens), self.spec.frame_samples].copy_(bits)
 
     def decode(self, places: BatchLayout) -> None:
-        """Codes to PCM."""
+        """Map codes to PCM."""
         step = self.step(places, EMITTING)
         pcm = self.mimi.decode(self.buffers.voice.index_select(0, step.at)[:, :, None], step)
         self.buffers.leaving[: places.count, : self.spec.frame_samples].copy_(pcm)

@@ -186,7 +186,7 @@ class Int4Linear(nn.Module):
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
 
     def _product(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        """``[n, in]`` to ``[n, out]`` in ``dtype``, in torch's product where it is packed for that."""
+        """Map ``[n, in]`` to ``[n, out]`` in ``dtype``, by torch's int4 kernel if the weight is packed."""
         if self.packed is not None:
             product = torch.ops.aten._weight_int4pack_mm_for_cpu
             out: Tensor = product(rows.bfloat16(), self.packed, self.block, self.scale)
@@ -194,7 +194,7 @@ class Int4Linear(nn.Module):
         return functional.linear(rows.to(dtype), int4_values(self.weight, self.scale).to(dtype))
 
     def _rounded_product(self, rows: Tensor) -> Tensor:
-        """Int8 ``[n, in]`` to float32 ``[n, out]``: a product of integers for each block, then its scale."""
+        """Map int8 ``[n, in]`` to float32 ``[n, out]``: integer products, scaled by block."""
         if self.packed is not None:
             return self._product(rows, torch.float32)
         numbers = unpack_nibbles(self.weight).float().split(self.block, dim=1)
@@ -291,7 +291,7 @@ class Int8Linear(nn.Module):
         return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
 
     def _product(self, rows: Tensor) -> Tensor:
-        """Int8 ``[n, in]`` to float32 ``[n, out]``, the weight's scales applied."""
+        """Map int8 ``[n, in]`` to float32 ``[n, out]``, the weight's scales applied."""
         if self.packed is not None:
             shifted = rows.view(torch.uint8) ^ 128  # oneDNN requires unsigned rows around a zero point
             out: Tensor = torch.ops.onednn.qlinear_pointwise(

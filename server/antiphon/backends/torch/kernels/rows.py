@@ -175,7 +175,7 @@ def multiply(
     dtype: torch.dtype,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """Int8 ``[n, in]`` times the weight, to ``[n, out]`` in ``dtype``, the dtype of the residual."""
+    """Multiply int8 ``[n, in]`` by the weight, to ``[n, out]`` in ``dtype``, the dtype of the residual."""
     (count, depth), columns = values.shape, linear.out_features
     out = values.new_empty(count, columns, dtype=dtype)
     added = out if residual is None else residual.contiguous()

@@ -224,8 +224,9 @@ def normed(x: Tensor, norm: nn.Module) -> Tensor:
 
 
 def queries(attention: SelfAttention, projected: Tensor, step: PackedStep, window: FrameWindow) -> Tensor:
-    """Projections ``[n * T, dim + 2 * kv_dim]`` to queries ``[n, H, T, D]``; keys and values are written to
-    the ring."""
+    """Map projections ``[n * T, dim + 2 * kv_dim]`` to queries ``[n, H, T, D]``; keys and values are written
+    to the ring.
+    """
     config, ring, turn = attention.config, attention.ring.view(step), window.rotation
     places, count = window.slots.shape
     shape = (places, config.heads, count, config.head_dim)

@@ -213,7 +213,7 @@ class TokenEmbedding(nn.Module):
         self.out2 = Linear(width, dim, dtype=dtype) if demux else None
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Int64 ``[...]`` to ``[..., dim]``."""
+        """Map int64 ``[...]`` to ``[..., dim]``."""
         is_zero = (tokens == ZERO)[..., None]
         tokens = tokens.clamp(min=0)
         if self.out1 is not None and self.out2 is not None:
@@ -238,7 +238,7 @@ class StreamEmbeddings(nn.Module):
         self.weight = nn.Parameter(torch.empty(streams * entries, dim, dtype=dtype), requires_grad=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Int64 ``[n, streams]`` to ``[n, dim]``."""
+        """Map int64 ``[n, streams]`` to ``[n, dim]``."""
         first = torch.arange(self.streams, device=tokens.device) * self.entries
         entries = functional.embedding(tokens.clamp(min=0) + first, self.weight)
         return entries.masked_fill((tokens == ZERO)[..., None], 0).sum(dim=1)

@@ -61,7 +61,8 @@ class Depformer(DepformerParts):
         return is_fused(self._attention, device, self.config.head_dim, KVForm.COMPUTE)  # it has no ring
 
     def forward(self, hidden: Tensor, text_tokens: Tensor, choose: Chooser) -> Tensor:
-        """Hidden ``[n, 1, hidden_dim]`` and text tokens int64 ``[n]`` to audio tokens int64 ``[n, steps]``.
+        """Map hidden ``[n, 1, hidden_dim]`` and text tokens int64 ``[n]`` to audio tokens int64 ``[n,
+        steps]``.
 
         ``choose`` samples each step's logits, in their dtype.
         """
@@ -157,7 +158,7 @@ class LanguageModel(nn.Module):
         return self.eval()
 
     def forward(self, tokens: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """Tokens int64 ``[n, 1 + n_q, T]`` to hidden ``[n, T, dim]`` and text logits ``[n, T,
+        """Map tokens int64 ``[n, 1 + n_q, T]`` to hidden ``[n, T, dim]`` and text logits ``[n, T,
         text_card]``.
 
         Row 0 of the tokens is text. T is above 1 when a prompt is read in one pass.
@@ -170,7 +171,7 @@ class LanguageModel(nn.Module):
         return hidden, self.text_linear(hidden)
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Tokens int64 ``[n, 1 + n_q, T]`` to the transformer's inputs ``[n, T, dim]``."""
+        """Map tokens int64 ``[n, 1 + n_q, T]`` to the transformer's inputs ``[n, T, dim]``."""
         flat = tokens.transpose(1, 2).flatten(0, 1)
         x: Tensor
         if self.is_fused(tokens.device):

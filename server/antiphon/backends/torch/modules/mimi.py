@@ -274,7 +274,7 @@ class ResidualQuantizer(nn.Module):
         self.score_biases = nn.Parameter(self.tables.square().sum(-1) / -2, requires_grad=False)
 
     def encode(self, x: Tensor) -> Tensor:
-        """Latents ``[n, T, dimension]`` to codes int64 ``[n, levels, T]``."""
+        """Map latents ``[n, T, dimension]`` to codes int64 ``[n, levels, T]``."""
         rest = self.input_proj(x).flatten(0, 1)
         codes = []
         for level in range(self.levels):
@@ -285,7 +285,7 @@ class ResidualQuantizer(nn.Module):
         return torch.stack(codes, dim=-1).view(*x.shape[:2], -1).transpose(1, 2)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Codes int64 ``[n, L, T]`` of the first L levels to latents ``[n, T, dimension]``."""
+        """Map codes int64 ``[n, L, T]`` of the first L levels to latents ``[n, T, dimension]``."""
         cardinality = self.tables.shape[1]
         first = torch.arange(codes.shape[1], device=codes.device).view(1, -1, 1) * cardinality
         entries = functional.embedding(codes + first, self.tables.flatten(0, 1))
@@ -304,11 +304,11 @@ class SplitQuantizer(nn.Module):
         self.rvq_rest = ResidualQuantizer(codebooks - semantic, cardinality, width, dimension)
 
     def encode(self, x: Tensor) -> Tensor:
-        """Latents ``[n, T, dimension]`` to codes int64 ``[n, codebooks, T]``."""
+        """Map latents ``[n, T, dimension]`` to codes int64 ``[n, codebooks, T]``."""
         return torch.cat([self.rvq_first.encode(x), self.rvq_rest.encode(x)], dim=1)
 
     def decode(self, codes: Tensor) -> Tensor:
-        """Codes int64 ``[n, L, T]`` of the first L codebooks to latents ``[n, T, dimension]``."""
+        """Map codes int64 ``[n, L, T]`` of the first L codebooks to latents ``[n, T, dimension]``."""
         first = self.rvq_first.decode(codes[:, : self.semantic])
         return first + self.rvq_rest.decode(codes[:, self.semantic :])
 
@@ -360,14 +360,14 @@ class Mimi(nn.Module):
                 yield from child.specs()
 
     def encode(self, pcm: Tensor, step: Step) -> Tensor:
-        """PCM float32 ``[n, F * frame_samples]`` to codes int64 ``[n, codebooks, F]``."""
+        """Map PCM float32 ``[n, F * frame_samples]`` to codes int64 ``[n, codebooks, F]``."""
         x = self.encoder(pcm[:, None], step).transpose(1, 2)
         x = self.encoder_transformer(x, step)
         x = self.downsample(x.transpose(1, 2), step).transpose(1, 2)
         return self.quantizer.encode(x)
 
     def decode(self, codes: Tensor, step: Step) -> Tensor:
-        """Codes int64 ``[n, codebooks, F]`` to PCM float32 ``[n, F * frame_samples]``."""
+        """Map codes int64 ``[n, codebooks, F]`` to PCM float32 ``[n, F * frame_samples]``."""
         x = self.quantizer.decode(codes).transpose(1, 2)
         x = self.upsample(x, step).transpose(1, 2)
         x = self.decoder_transformer(x, step)
