@@ -50,6 +50,9 @@ LONG_S: Final = 0.1
 REST_S: Final = 3.0
 """Seconds after the last question's answer for what the line delays."""
 
+QUIET: Final = 1000
+"""Packets of silence after the questions."""
+
 PATIENCE_S: Final = 20.0
 RATE: Final = 24_000
 PACKET_SAMPLES: Final = 480
@@ -152,14 +155,14 @@ async def over_websocket(url: str, packets: Sequence[bytes]) -> Received:
 
 async def by_webrtc(url: str, packets: Sequence[bytes]) -> Received:
     """One call with these packets, by a peer connection."""
-    received, voice = Received(), Voice([*packets, *packets[:1]])
+    received = Received()
     connection = aiortc.RTCPeerConnection(aiortc.RTCConfiguration(iceServers=[]))
     opened = asyncio.Event()
     try:
         channel = connection.createDataChannel("events")
         channel.on("open", opened.set)
         channel.on("message", received.message)
-        transceiver = connection.addTransceiver(voice, direction="sendrecv")
+        transceiver = connection.addTransceiver(Voice(packets[:1]), direction="sendrecv")
         await connection.setLocalDescription(await connection.createOffer())
         begun_s = time.monotonic()
 
@@ -183,6 +186,7 @@ async def by_webrtc(url: str, packets: Sequence[bytes]) -> Received:
         await connection.setRemoteDescription(aiortc.RTCSessionDescription(text, "answer"))
         async with asyncio.timeout(PATIENCE_S):
             await opened.wait()
+        transceiver.sender.replaceTrack(Voice([*packets, *[packets[0]] * QUIET]))  # the call has begun
         await asyncio.sleep(PACKET_S * len(packets) + REST_S)
     finally:
         await connection.close()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import aiortc
 import pytest
-from pyee.asyncio import AsyncIOEventEmitter
 
 from antiphon.errors import PeerConnectionError, ProtocolError
 from antiphon.limits import Limits
@@ -24,8 +23,19 @@ from tests.serve.peer_client import peer_client
 PATIENCE_S = 20.0
 
 
+class Channel:
+    """A data channel that tests send messages by."""
+
+    def __init__(self) -> None:
+        self._takers: dict[str, Callable[..., None]] = {}
+        self.on = self._takers.__setitem__
+
+    def send(self, message: bytes) -> None:
+        self._takers["message"](message)
+
+
 @asynccontextmanager
-async def answering_peer() -> AsyncIterator[tuple[Peer, AsyncIOEventEmitter]]:
+async def answering_peer() -> AsyncIterator[tuple[Peer, Channel]]:
     """A peer that has answered an offer, and a data channel that it has taken, without a network."""
     made = list[aiortc.RTCPeerConnection]()
 
@@ -38,7 +48,7 @@ async def answering_peer() -> AsyncIterator[tuple[Peer, AsyncIOEventEmitter]]:
     async with peer_client() as client:
         try:
             await peer.answer(read_offer((await client.offer()).encode()))
-            channel = AsyncIOEventEmitter()
+            channel = Channel()
             made[0].emit("datachannel", channel)
             yield peer, channel
         finally:
@@ -50,7 +60,7 @@ async def test_a_flood_ends_the_wait_for_room() -> None:
         waiting = asyncio.create_task(peer.wait_for(asyncio.Event()))
         await asyncio.sleep(0)
         for _ in range(1 + READ_AHEAD_BYTES // 65_536):
-            channel.emit("message", bytes(65_536))
+            channel.send(bytes(65_536))
         await waiting
         with pytest.raises(ProtocolError, match=f"more than {READ_AHEAD_BYTES} bytes are ahead"):
             await peer.receive_any()
