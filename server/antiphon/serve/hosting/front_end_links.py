@@ -129,5 +129,5 @@ async def _accepted(reader: asyncio.StreamReader) -> None:
         async with asyncio.timeout(ANSWER_S):
             answer = await reader.readuntil(b"\r\n\r\n")
     if not answer.startswith(b"HTTP/1.1 101 "):
-        words = f"the call's front end has not answered within {ANSWER_S:g} s; try again in {RETRY_AFTER_S} s"
+        words = f"the call's front end does not take the connection; try again in {RETRY_AFTER_S} s"
         raise ServerFullError(words, retry_after_s=RETRY_AFTER_S)
