@@ -101,7 +101,7 @@ def add_backend_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_quality_options(parser: argparse.ArgumentParser, *, baseline: str) -> None:
-    """Options of the gate; ``baseline`` is the help text of that option."""
+    """Add the options of the gate; ``baseline`` is the help text of ``--baseline``."""
     parser.add_argument("--baseline", metavar="MODEL", help=baseline)
     parser.add_argument(
         "--questions", type=Path, metavar="FOLDER", help="spoken questions for the gate, see antiphon gate"

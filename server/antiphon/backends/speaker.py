@@ -58,7 +58,7 @@ class Silence(NamedTuple):
 class Speech:
     """A chunk of text in progress: ``step`` counts the frames made so far, of at most ``max_frames``.
 
-    ``tail_frames`` more frames follow the end of the speech. ``index`` is the chunk's last entry.
+    ``tail_frames`` more frames follow the end of the speech. ``index`` numbers the chunk's last entry.
     """
 
     max_frames: int

@@ -1,7 +1,7 @@
 """The input buffer of OpenAI Realtime: the start and end of speech, and its items.
 
 The module has no I/O, like :mod:`antiphon.protocol.realtime_reply`. A turn ends when the caller is silent,
-when the client commits it, or at the limit of words. Its transcript, if any, may arrive at any later time.
+when the client commits it, or when its text reaches the limit. Its transcript, if any, may arrive later.
 """
 
 from __future__ import annotations

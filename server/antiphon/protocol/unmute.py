@@ -99,7 +99,7 @@ def begins_stream(audio: bytes) -> bool:
 
 
 class ChatLog:
-    """The words of both sides, as events repeat them."""
+    """The latest words of both sides, which events repeat."""
 
     def __init__(self) -> None:
         """Start without words."""

@@ -188,8 +188,8 @@ class PackedStep(Step):
     """A step over a list of rows, written in place; rows that are not in it are not touched.
 
     ``rows`` int64 ``[n]`` is the list, on the device; with ``is_padded`` some may be NO_ROW. Such a place
-    reads and writes an extra row at the end of small tensors. Rings have no such row: if kernels do not write
-    them, a place without a row repeats the write of the first place with one. ``tensors`` are the tensors of
+    reads and writes an extra row at the end of small tensors. Rings have no such row: without kernels, a
+    place with NO_ROW writes the same data as the first place that has a row. ``tensors`` are the tensors of
     the whole state; ``table`` lists the rings in pages. Attention without kernels needs ``runs``; all
     attention needs ``filled``. ``is_fused``: operations that have a Triton kernel use it.
     """
