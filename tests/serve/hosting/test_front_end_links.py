@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import socket
+from collections.abc import Sequence
 from typing import cast
 
-from antiphon.serve.hosting.front_end_links import BUFFER_BYTES, Outgoing
-from tests.serve.harness import PATIENCE_S
+from antiphon.serve.hosting.front_end_links import BUFFER_BYTES, FrontEndLinks, Outgoing
+from antiphon.supervisor.messages import Link
+from tests.serve.harness import PATIENCE_S, serving
 
 MOST_PIECES = 2000
 """Of 4 KiB: more than any kernel keeps of a link."""
@@ -58,3 +62,42 @@ async def test_a_client_is_not_read_while_its_link_takes_nothing() -> None:
     finally:
         their_side.close()
         link.transport.abort()
+
+
+UPGRADE = (
+    b"GET /api/chat?ext=1&resume=again&worker=~1 HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n"
+    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+async def test_a_client_that_reads_nothing_is_cut_off() -> None:
+    """The call's front end sends more than the network keeps; the client reads the head of the answer."""
+    floods = list[asyncio.Task[None]]()
+
+    async def flood(link: socket.socket) -> None:
+        reader, writer = await asyncio.open_unix_connection(sock=link)
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(bytes(BUFFER_BYTES))
+                await writer.drain()
+
+    def send(_link: Link, descriptors: Sequence[int]) -> None:
+        link = socket.socket(fileno=os.dup(descriptors[0]))
+        floods.append(asyncio.get_running_loop().create_task(flood(link)))
+
+    limits = {"liveness_timeout_s": 0.2, "close_timeout_s": 0.1}
+    async with serving(limits=limits) as server, asyncio.timeout(PATIENCE_S):
+        server.services.links = FrontEndLinks(2, send, server.services.config.limits)
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.setblocking(False)
+            loop, head = asyncio.get_running_loop(), b""
+            await loop.sock_sendall(client, UPGRADE)
+            while b"\r\n\r\n" not in head:
+                head += await loop.sock_recv(client, 1)
+            (only,) = floods
+            await only
+            handler = server.runner.server
+            assert handler is not None
+            await server.eventually(lambda: not handler.connections)

@@ -47,7 +47,8 @@ class FrontEndLinks:
     async def pass_on(self, request: web.Request) -> web.StreamResponse | None:
         """Serve a WebSocket through the front end that its query names, until it closes.
 
-        None if the query names no other one.
+        None if the query names no other one. A client that reads nothing for ``liveness_timeout_s`` is cut
+        off.
 
         Raises:
             ServerFullError: the other one does not accept it.
@@ -59,11 +60,13 @@ class FrontEndLinks:
         try:
             link.write(head_of(request))
             await _accepted(reader)
-            _, response = await upgrade(request, self._limits, lambda it: Outgoing(it, link), {})
-            with contextlib.suppress(ConnectionError):
+            outgoing, response = await upgrade(request, self._limits, lambda it: Outgoing(it, link), {})
+            with contextlib.suppress(ConnectionError, TimeoutError):
                 while data := await reader.read(BUFFER_BYTES):
-                    await response.write(data)
-                    await request.writer.drain()
+                    async with asyncio.timeout(self._limits.liveness_timeout_s):
+                        await response.write(data)
+                        await request.writer.drain()
+            outgoing.end(self._limits.close_timeout_s)
             return response
         finally:
             link.close()
@@ -102,6 +105,15 @@ class Outgoing:
     def feed_eof(self) -> None:
         """Handle the end of the connection."""
         self._link.close()
+
+    def end(self, limit_s: float) -> None:
+        """Cut the client off after ``limit_s`` seconds, in which it may take what waits for it."""
+        asyncio.get_running_loop().call_later(limit_s, self._abort)
+
+    def _abort(self) -> None:
+        # A TLS transport of older Pythons (3.11.2) fails here when its connection is gone already.
+        with contextlib.suppress(AttributeError):
+            self._client.abort()
 
     async def _drain(self) -> None:
         with contextlib.suppress(ConnectionError):
