@@ -11,6 +11,8 @@ import { explain } from "./refusal.js";
 
 /** The next block of 20 ms is here before the last one has been sent, also when this thread was busy for a moment. */
 const LEAD_S = 0.04;
+/** What a thread that stood still held back comes at once: more of it would delay all that is said after it. */
+const MOST_LEAD_S = 0.2;
 const LOOK_MS = 1000;
 const [CONNECTING, OPEN, CLOSED] = [0, 1, 3];
 /** A connection that ended without a word. */
@@ -126,6 +128,7 @@ class PeerSocket {
   /** @param {Float32Array} samples */
   _speak(samples) {
     const { context } = this._sound;
+    if (this._endS > context.currentTime + MOST_LEAD_S) return;
     const buffer = context.createBuffer(1, samples.length, SAMPLE_RATE);
     buffer.getChannelData(0).set(samples);
     const source = context.createBufferSource();

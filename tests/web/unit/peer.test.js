@@ -141,3 +141,18 @@ test("a refused offer says why, and one given up meanwhile frees its place", asy
   await turn();
   assert.deepEqual(asked.at(-1), { url: "http://server/api/chat/rtc_1?ext=1&auth_id=k", method: "DELETE" });
 });
+
+test("a page that stood still is not behind for the rest of the call", async () => {
+  const { socket } = await opened();
+  const audio = encode({ kind: "audio", data: toPcm(new Float32Array(480)) });
+  for (let block = 0; block < 100; block++) socket.send(audio); // two seconds of speech at once
+  for (let block = 1; block <= 100; block++) {
+    sound.context.currentTime = 10 + 0.02 * block;
+    socket.send(audio);
+  }
+  const leadS = (starts.at(-1) ?? 0) - sound.context.currentTime;
+  assert.ok(leadS >= 0 && leadS < 0.221, `${leadS} s`);
+  assert.ok(starts.every((atS, place) => place === 0 || Math.abs(atS - (starts[place - 1] ?? 0) - 0.02) < 1e-9));
+  sound.context.currentTime = 10;
+  socket.close();
+});
