@@ -21,11 +21,11 @@ GAP_MS: Final = 80
 
 HOLD_MS: Final = 150
 """Milliseconds of speech during a reply that pause its sound. By then the client has at most 160 ms of sound
-ahead..
+ahead.
 """
 
 BACKCHANNEL_MS: Final = 400
-"""Milliseconds of speech during a reply that cut it. A word that is not a backchannel also cuts it.."""
+"""Milliseconds of speech during a reply that cut it. A word that is not a backchannel also cuts it."""
 
 BACKCHANNELS: Final = frozenset(
     {"ah", "aha", "hm", "hmm", "mhm", "mm", "mmhm", "oh", "ok", "okay", "right", "sure", "uh", "uhuh", "yeah"}
