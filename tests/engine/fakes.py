@@ -103,6 +103,7 @@ class FakeBackend:
         work: dict[str, int] | None = None,
         chooses_threads: bool = False,
         cpu_threads: int = 0,
+        row_ms: float | None = None,
         most_warm_rows: int | None = None,
     ) -> None:
         self.most_warm_rows = most_warm_rows
@@ -118,6 +119,7 @@ class FakeBackend:
             work=work or {},
             chooses_threads=chooses_threads,
             cpu_threads=cpu_threads,
+            row_ms=row_ms,
         )
         self.rows = [Row() for _ in range(slots)]
         self.clock = clock

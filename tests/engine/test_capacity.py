@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.backends.stopwatch import StepClock
 from antiphon.engine.sizing import MemoryFacts, check_fit, rows_that_fit
 from antiphon.engine.tick_times import (
     HostLoad,
-    TickClock,
     TickRule,
     TickTime,
     measure_ticks,
@@ -183,7 +183,7 @@ def test_more_load_never_gives_more_calls(
 def test_the_time_of_a_tick_beside_other_programs(
     threads: int, wall: float, thread: float, process: float, seconds: float
 ) -> None:
-    clock = TickClock(*(iter([0.0, value]).__next__ for value in (wall, thread, process)))
+    clock = StepClock(*(iter([0.0, value]).__next__ for value in (wall, thread, process)))
     assert clock.seconds(lambda: None, threads) == pytest.approx(seconds)
 
 
@@ -192,7 +192,7 @@ def test_a_busy_start_leaves_the_number_of_calls_as_it_is() -> None:
 
     def measured(busy: float) -> list[TickTime]:
         now = {"wall": 0.0, "cpu": 0.0}
-        clock = TickClock(*(partial(now.__getitem__, name) for name in ("wall", "cpu", "cpu")))
+        clock = StepClock(*(partial(now.__getitem__, name) for name in ("wall", "cpu", "cpu")))
 
         def step_s(rows: int) -> float:
             now["wall"] += 0.002 * rows / (1 - busy)

@@ -23,6 +23,7 @@ from antiphon.engine.sizing import (
     warm,
     with_rings,
 )
+from antiphon.engine.tick_times import HostLoad
 from antiphon.errors import BackendError, ConfigError
 from antiphon.ipc.memory import MemoryLayout, RingBytes, leases_of, ring_bytes
 from antiphon.ipc.values import Shape
@@ -259,6 +260,17 @@ def test_tts_rows_cannot_be_timed_without_a_text() -> None:
     workshop = Workshop({"total": 100, "weights": 0, "state_per_row": 9}, kind=PipelineKind.TTS)
     assert workshop.size() == 10
     assert workshop.made[-1].steps == []
+
+
+@pytest.mark.parametrize(("call_s", "rows", "is_told"), [(0.0, 14, False), (0.001, 10, True)])
+def test_rows_of_tts_by_the_time_of_one_next_to_sockets(call_s: float, rows: int, is_told: bool) -> None:
+    load = HostLoad(call_s, call_s / 2, cores=1, loops=1)
+
+    def factory(slots: int) -> FakeBackend:
+        return FakeBackend(fake_spec(PipelineKind.TTS), slots, row_ms=5.5, cpu_threads=1)
+
+    sized = make_sized(factory, AUTO, FakeClock(), DeviceShare(load=load))
+    assert (sized.backend.info.slots, bool(sized.assumed)) == (rows, is_told)
 
 
 def test_models_that_share_a_device_leave_one_another_room() -> None:

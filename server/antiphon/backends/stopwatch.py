@@ -1,9 +1,10 @@
-"""Durations of the stages of a tick."""
+"""Durations of the stages of a tick, and of whole steps next to other programs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 
 class Stopwatch:
@@ -19,3 +20,28 @@ class Stopwatch:
         now_s = self._clock()
         self.stage_ms[stage] = self.stage_ms.get(stage, 0.0) + 1000.0 * (now_s - self._lap_s)
         self._lap_s = now_s
+
+
+@dataclass(frozen=True, slots=True)
+class StepClock:
+    """The time of steps, in spite of other programs that take the cores meanwhile.
+
+    ``wall`` is any clock, ``thread`` and ``process`` are processor time of the calling thread and of all.
+    """
+
+    wall: Callable[[], float] = time.perf_counter
+    thread: Callable[[], float] = time.thread_time
+    process: Callable[[], float] = time.process_time
+
+    def seconds(self, step: Callable[[], object], threads: int) -> float:
+        """The time of a step that computes on ``threads`` threads, or, with 0, on a device.
+
+        A step's threads work side by side, so on free cores it takes the processor time of the calling
+        thread, or an equal part of all. It takes longer by wall-clock time while other programs run.
+        """
+        begun = self.wall(), self.thread(), self.process()
+        step()
+        wall_s, thread_s, process_s = (
+            now - then for now, then in zip((self.wall(), self.thread(), self.process()), begun, strict=True)
+        )
+        return min(wall_s, max(thread_s, process_s / threads)) if threads else wall_s

@@ -15,10 +15,10 @@ import numpy as np
 
 from antiphon.backends.base import Backend, BackendInfo, Progress, Resizable, row_counts
 from antiphon.backends.machine import host_bytes
+from antiphon.backends.stopwatch import StepClock
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.tick_times import (
     HostLoad,
-    TickClock,
     TickRule,
     calls_in_time,
     measure_ticks,
@@ -248,10 +248,6 @@ def make_sized(
         for each in facts
     )
     expected = _expected(backend.info, config, share, fitting)
-    if not backend.info.spec.kind.has_deadlines:
-        spoken = _spoken_in_time(backend.info, config, share)
-        return Sized(_remake(backend, factory, min(fitting, expected or fitting, spoken)))
-    backend = _with_threads_chosen(backend, factory, min(fitting, CHOOSING_ROWS))
     rule = TickRule(
         backend.info.spec.frame_ms / 1000.0,
         config.tick_reserve_fraction,
@@ -259,7 +255,12 @@ def make_sized(
         backend.info.cpu_threads,
         share.models,
     )
-    timed = _timed(backend, factory, config, TickClock(clock), rule, fitting, first=max(2, expected or 0))
+    if not backend.info.spec.kind.has_deadlines:
+        spoken = _spoken_in_time(backend.info, config, rule)
+        words = "" if backend.info.row_ms is None else rule.words
+        return Sized(_remake(backend, factory, min(fitting, expected or fitting, spoken)), words)
+    backend = _with_threads_chosen(backend, factory, min(fitting, CHOOSING_ROWS))
+    timed = _timed(backend, factory, config, StepClock(clock), rule, fitting, first=max(2, expected or 0))
     return Sized(timed, rule.words)
 
 
@@ -267,7 +268,7 @@ def _timed(
     backend: Backend,
     factory: BackendFactory,
     config: EngineConfig,
-    clock: TickClock,
+    clock: StepClock,
     rule: TickRule,
     fitting: int,
     *,
@@ -342,15 +343,16 @@ def _expected(info: BackendInfo, config: EngineConfig, share: DeviceShare, fitti
     return slots
 
 
-def _spoken_in_time(info: BackendInfo, config: EngineConfig, share: DeviceShare) -> int:
+def _spoken_in_time(info: BackendInfo, config: EngineConfig, rule: TickRule) -> int:
     """Maximum number of rows that can all be synthesised at the speed of listening, from the time of
     one row.
     """
-    if info.row_ms is None:
+    if (row_ms := info.row_ms) is None:
         return config.max_slots
-    limit_ms = info.spec.frame_ms * (1 - config.tick_reserve_fraction) / share.models
-    rows = max(1, int(limit_ms / info.row_ms))
-    Log(__name__).debug("slots by time", slots=rows, row_ms=info.row_ms, tick_limit_ms=limit_ms)
+    limit_ms = info.spec.frame_ms * (1 - config.tick_reserve_fraction)
+    counts = range(config.max_slots, 1, -1)
+    rows = next((rows for rows in counts if rows * row_ms * rule.slowdown(rows) <= limit_ms), 1)
+    Log(__name__).debug("slots by time", slots=rows, row_ms=row_ms, tick_limit_ms=limit_ms)
     return rows
 
 

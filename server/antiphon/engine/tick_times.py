@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -11,9 +10,7 @@ from typing import Final
 import numpy as np
 
 from antiphon.backends.base import Backend, Resizable, StepInputs
-
-Clock = Callable[[], float]
-"""Seconds."""
+from antiphon.backends.stopwatch import StepClock
 
 LOOP_SHARE: Final = 0.85
 """The most of a core that an event loop may use for calls: one process held 112 calls at 0.88, and not 128
@@ -157,32 +154,7 @@ def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class TickClock:
-    """The time of ticks, in spite of other programs that take the cores meanwhile.
-
-    ``wall`` is any clock, ``thread`` and ``process`` are processor time of the calling thread and of all.
-    """
-
-    wall: Clock = time.perf_counter
-    thread: Clock = time.thread_time
-    process: Clock = time.process_time
-
-    def seconds(self, step: Callable[[], object], threads: int) -> float:
-        """The time of a step that computes on ``threads`` threads, or, with 0, on a device.
-
-        A step's threads work side by side, so on free cores it takes the processor time of the calling
-        thread, or an equal part of all. It takes longer by wall-clock time while other programs run.
-        """
-        begun = self.wall(), self.thread(), self.process()
-        step()
-        wall_s, thread_s, process_s = (
-            now - then for now, then in zip((self.wall(), self.thread(), self.process()), begun, strict=True)
-        )
-        return min(wall_s, max(thread_s, process_s / threads)) if threads else wall_s
-
-
-def measure_ticks(backend: Backend, sizes: Sequence[int], clock: TickClock, limit_s: float) -> list[TickTime]:
+def measure_ticks(backend: Backend, sizes: Sequence[int], clock: StepClock, limit_s: float) -> list[TickTime]:
     """Ticks over ready rows with full contexts, up to the first that takes over ``limit_s``.
 
     The rows hold noise afterwards; every session resets its row before its first frame.

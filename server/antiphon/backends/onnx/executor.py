@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from antiphon.backends.base import (
 from antiphon.backends.machine import trim_memory
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.snapshots import HostArrays, TensorSpec, check_state, part
-from antiphon.backends.stopwatch import Stopwatch
+from antiphon.backends.stopwatch import StepClock, Stopwatch
 from antiphon.models.delays import ZERO, DelayRings
 from antiphon.models.manifest import Array
 from antiphon.models.prompt import Prompt
@@ -32,6 +33,8 @@ from antiphon.models.script import NEW_WORD, ScriptRules
 from antiphon.models.spec import LMSpec, ModelSpec
 
 _DELAYS, _SAMPLER = "delays.", "sampler."
+
+TRIAL_ROWS, TRIAL_FRAMES = 4, 4
 
 
 class Language:
@@ -128,6 +131,17 @@ class OnnxRows:
                 stage.allocate(rows)
         if self.language is not None:
             self.language.allocate(slots)
+
+    def time_row(self, frame: Callable[[IntArray], object]) -> float:
+        """A row's part of a ``frame`` of several rows in milliseconds, the minimum of a few.
+
+        Afterwards there is one fresh row.
+        """
+        self.allocate(TRIAL_ROWS)
+        step, clock = partial(frame, np.arange(TRIAL_ROWS, dtype=np.int32)), StepClock()
+        times_s = [clock.seconds(step, self.facts.cpu_threads) for _ in range(TRIAL_FRAMES)]
+        self.allocate(1)
+        return 1000.0 * min(times_s) / TRIAL_ROWS
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
         """The number of physical rows of the stage that runs the most rows."""
@@ -240,6 +254,14 @@ class OnnxTexts(OnnxRows, HostArrays):
         self._voice = voice
         assert spec.lm is not None
         self._first = np.array(spec.lm.delays[1 : 1 + spec.lm.dep_q]) + ScriptRules.of(spec).audio_delay
+        if facts.cpu_threads:
+            self.facts = replace(facts, row_ms=self.time_row(self._frame))
+
+    def _frame(self, rows: IntArray) -> None:
+        """Compute a frame of all rows, for its time."""
+        frames, choices = np.zeros(rows.size, np.int64), np.zeros((rows.size, 2), np.int32)
+        is_emitting = np.ones(rows.size, np.bool_)
+        self.advance(TextStep(rows, frames, choices, is_emitting, is_silent=False, is_fixed=True))
 
     def reset_rows(self, rows: IntArray) -> None:
         """Reset rows and erase their rings, because the graphs may not read hidden content."""

@@ -4,7 +4,6 @@ batch."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,7 +41,6 @@ from antiphon.models.sampling import SamplingParameters
 TEXT, LATENT = "text", "latent"
 SPOKEN: Final = ("lm", "decode")
 """Stages whose state is in a snapshot; the encoder of a voice keeps no state after the voice."""
-TRIAL_ROWS, TRIAL_FRAMES = 4, 3
 TICK_READS: Final = 2
 """Maximum runs of "read" in a tick, of 32 positions each. Other rows wait for them, so chunks that begin at
 once are read over several ticks."""
@@ -80,7 +78,9 @@ class OnnxUtterances(OnnxRows, HostArrays):
         self.voices = PocketVoices(self.lm, stages.get("encode"), begins=begins)
         self._width = stages["lm"].graph.inputs[LATENT].shape[1]
         super().__init__(spec, stages, facts)
-        self.facts = replace(facts, row_ms=self._row_ms(), memory={**facts.memory, "caches": KEPT_BYTES})
+        self.facts = replace(
+            facts, row_ms=self.time_row(self._frame), memory={**facts.memory, "caches": KEPT_BYTES}
+        )
 
     def allocate(self, slots: int) -> None:
         """See :class:`antiphon.backends.base.DeviceRows`."""
@@ -94,17 +94,11 @@ class OnnxUtterances(OnnxRows, HostArrays):
     def _fresh(self) -> SpokenRow:
         return SpokenRow(Chunker(self._text.count, self.chunk_tokens))
 
-    def _row_ms(self) -> float:
-        """A row's part of a frame of several rows: the minimum of a few."""
-        self.allocate(TRIAL_ROWS)
-        rows, times_s = np.arange(TRIAL_ROWS, dtype=np.int32), []
-        for _ in range(TRIAL_FRAMES + 1):
-            start_s = time.perf_counter()
-            self.lm.say(rows, self.latents, np.zeros_like(self.latents), is_fixed=True)
-            self._decode_latents(rows, np.zeros_like(self.latents), is_fixed=True)
-            times_s.append(time.perf_counter() - start_s)
-        self.allocate(1)
-        return 1000.0 * min(times_s) / TRIAL_ROWS
+    def _frame(self, rows: IntArray) -> None:
+        """Compute a frame of all rows, for its time."""
+        silence = np.zeros_like(self.latents)
+        self.lm.say(rows, self.latents, silence, is_fixed=True)
+        self._decode_latents(rows, silence, is_fixed=True)
 
     def warm_up(self, progress: Progress) -> None:
         """See :class:`OnnxRows`; the graph "read" runs one row at a time."""
