@@ -166,7 +166,7 @@ def test_a_voice_is_no_part_of_what_a_step_writes(backend: TtsBackend, checkpoin
 def test_more_rows_are_as_fresh_as_the_first(checkpoint: Checkpoint) -> None:
     resized, made = backend_of(checkpoint, 1), backend_of(checkpoint, 4)
     resized.resize(4)
-    assert resized.info == made.info
+    assert replace(resized.info, row_ms=made.info.row_ms) == made.info
     for name, tensor in made.snapshot(3).tensors.items():
         np.testing.assert_array_equal(resized.snapshot(3).tensors[name], tensor)
 
