@@ -44,7 +44,7 @@ class TcpPort:
 
 
 def read_tcp_ports(texts: Sequence[str], *, has_keys: bool, taken: Sequence[int]) -> tuple[TcpPort, ...]:
-    """The ports in ``texts``; ``taken`` are those of the server's other ports.
+    """The ports that ``texts`` describe; the server already uses the port numbers ``taken``.
 
     Raises:
         ConfigError: an address is invalid or occurs twice, or lacks a key although the server requires keys.

@@ -122,7 +122,7 @@ class ValueRule:
 
 
 def shown(value: object) -> str:
-    """A value in the form of errors: a number or a string, possibly truncated; for other values the type."""
+    """The text of a value in messages of errors: a number or a string, truncated if long; else its type."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return NAMES.get(type(value), f"a {type(value).__name__}")
     text = repr(value) if isinstance(value, str) else str(value)

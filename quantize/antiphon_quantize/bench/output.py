@@ -42,7 +42,7 @@ def load_matplotlib() -> Any:
 
 
 def draw(card: Card, path: Path) -> None:
-    """Write the PNG.
+    """Draw the figure of a benchmark card and write it to ``path`` as PNG.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""A whole run: every model is loaded, then measured turn by turn, then summarised as a benchmark card."""
+"""Run a benchmark: load all models, measure them alternately, and write a benchmark card."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class StreamRows:
         return {spec.name: spec.cut(own[spec.name], own).clone() for spec in self.specs()}
 
     def put(self, row: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write a checked row into a fresh one."""
+        """Write ``tensors``, which were checked, to the state of ``row``, which was reset."""
         views = self.views()
         for spec in self.specs():
             spec.cut(views[spec.name][row], tensors).copy_(tensors[spec.name])
@@ -225,7 +225,7 @@ class DuplexLM:
         return [*own, *self._rows.specs(prefix + _MODEL)]
 
     def put_row(self, row: int, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write a checked row into a fresh one."""
+        """Write ``tensors``, which were checked, to the state of ``row``, which was reset."""
         self._rows.put(row, part(tensors, _MODEL))
         self._delays.restore(row, {name: t.cpu().numpy() for name, t in part(tensors, _DELAYS).items()})
         self._sampler.restore(row, {name: t.cpu().numpy() for name, t in part(tensors, _SAMPLER).items()})

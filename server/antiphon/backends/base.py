@@ -381,7 +381,7 @@ class PooledRows(Protocol):
 
     @property
     def pool(self) -> PagePool | None:
-        """The pages of each row."""
+        """The pool from which the rows take pages; None while each row has pages of its own."""
         ...
 
 

@@ -45,7 +45,10 @@ class _Part(NamedTuple):
 
 @dataclass(slots=True)
 class Chunker:
-    """Collects one speaker's words. ``count`` returns a text's tokens; a chunk has up to ``chunk_tokens``."""
+    """Collects one speaker's words into chunks of up to ``chunk_tokens``.
+
+    ``count`` returns the number of tokens of a text.
+    """
 
     count: Callable[[str], int]
     chunk_tokens: int

@@ -209,7 +209,7 @@ class NullRows(HostArrays):
         progress(1, 1, "null backend")
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:
-        """Begin a new life in each row, without a voice."""
+        """Reset the state of each row, including its voice."""
         self.reset_rows(rows)
         self._voices[list(rows)] = 0.0
 
@@ -299,7 +299,7 @@ class NullRows(HostArrays):
         self._wait(until_s)
 
     def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
-        """No effect: there is no delay."""
+        """No effect: the null model keeps no delayed tokens."""
 
     def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:  # noqa: ARG002
         """See :class:`antiphon.backends.base.DeviceRows`."""

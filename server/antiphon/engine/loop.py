@@ -291,7 +291,7 @@ class EngineLoop:
         return 0.0 if since_s is None else max(0.0, now_s - since_s)
 
     def run(self) -> None:
-        """Tick until the wake-up is stopped or the device is lost."""
+        """Run ticks until :meth:`Wake.stop` is called or the device is lost."""
         try:
             while not self.is_lost and self._sleep():
                 while self.tick_once():  # waiting frames need no further wake-up

@@ -53,7 +53,8 @@ class FlushPadding:
 
     ``asked`` counts all requested frames, ``pending`` the requested frames that wait. ``kept`` is the row's
     state without the silence. If there is no such copy, the silence remains in the row, as if the caller had
-    sent it. ``run`` counts the caller's interruptions; a reply to silence of an earlier run is discarded.
+    sent it. ``run`` counts how often the caller's audio ended such a silence; a reply to silence of an
+    earlier run is discarded.
     """
 
     def __init__(self, frame_samples: int) -> None:

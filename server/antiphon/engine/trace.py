@@ -82,8 +82,8 @@ class Tracer:
                 self._done.set()
 
     def to_json(self, *, is_relative: bool = True) -> str:
-        """The recording so far. Times are relative to the first span, or to the clock's zero if there are no
-        spans.
+        """The recording so far. Times count from the first span, or from the clock's zero if not
+        ``is_relative``.
         """
         with self._lock:
             spans, left_out = list(self._spans), self._left_out

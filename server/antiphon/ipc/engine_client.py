@@ -315,8 +315,8 @@ class EnginePort:
 
         Raises:
             UnsupportedError: the call comes from another model, backend or version. ServerFullError,
-            DrainingError, SessionFailedError: there is no row for it. HandOverError: it was here before, or
-            this server takes none.
+            DrainingError, SessionFailedError: there is no row for it. HandOverError: the call was on this
+            server before, or this server accepts no calls from other workers.
         """
         if self._ask_health is not None:  # the engine is in this process
             await self.client.ask(lambda number: messages.Adopt(self._number, number, data))

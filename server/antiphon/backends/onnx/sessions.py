@@ -109,8 +109,8 @@ def session_options(
 ) -> onnxruntime.SessionOptions:
     """The options of a session; see :func:`open_session`. If ``vnni`` is None, the CPU's flags decide.
 
-    Without VNNI the runtime converts signed weights to bytes, whose products it adds in 32 bits, which is
-    slower and exact.
+    Without VNNI, sums of products of signed weights can overflow 16 bits. An option then makes the runtime
+    use unsigned weights and sums of 32 bits, which are exact but slower.
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads

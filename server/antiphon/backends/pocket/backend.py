@@ -161,7 +161,7 @@ class PocketRows(HostArrays):
         return PocketRow(self.model, speaker, self._nobody if voice is None else voice, self._frame_samples)
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """The number of named rows: rows are independent."""
+        """The number of ``rows``: a row is computed without others, so a tick has no idle rows."""
         return len(self.rows) if is_fixed else int(rows.size)
 
     def warm_up(self, progress: Progress) -> None:

@@ -57,9 +57,9 @@ def by_pages(spec: TensorSpec, ring: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """The pages of each row: ``pages`` int32 ``[rows, row_pages]``, in the order of their slots.
+    """The pages of each row: ``pages`` int32 ``[rows, row_pages]``, in the order of their positions.
 
-    ``rings`` are the rings in pages, by name.
+    ``rings`` are the rings that are stored in pages, by name.
     """
 
     pages: Tensor

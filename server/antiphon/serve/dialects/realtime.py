@@ -49,7 +49,7 @@ PromptMaker: TypeAlias = Callable[[str, str | None, str | None], Awaitable[Promp
 
 
 class RealtimeDialect(Dialect[FrameReply]):
-    """One session of a talker."""
+    """OpenAI's Realtime protocol for one session with a duplex model."""
 
     policy = Policy(expects_input=False, has_answers=True, hears=True)
 

@@ -25,7 +25,9 @@ from antiphon.serve.transport.transport import Message
 
 
 class SpeechDialect(Dialect[Piece]):
-    """One text, its number of words and of ``unspoken`` words, and its speech as a ``body``.
+    """The dialect of a request that has one text read aloud; ``body`` encodes the audio.
+
+    ``words`` is the number of words of the text, ``unspoken`` that of words that the model cannot speak.
 
     ``event_of`` returns the event of an error that ends a stream of events.
     """
