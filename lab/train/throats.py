@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import parselmouth
 from numpy.typing import NDArray
+
+PITCH_HZ: Final = (60.0, 400.0)
+MOST_FALL: Final = 0.9
+"""Largest fall of the pitch below its median: below zero, Praat refuses the sound or never returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +46,20 @@ class Throat:
         # Without a seed one in 300 ends 60 ms earlier or later: Praat draws noise for unvoiced sound.
         parselmouth.praat.run("random_initializeWithSeedUnsafelyButPredictably (1)")
         sound = parselmouth.Sound(pcm.astype(np.float64), rate)
-        change = (60.0, 400.0, self.formant_ratio, self.median_hz, self.swing_ratio, self.duration_ratio)
         try:
+            swing = min(self.swing_ratio, _most_swing(sound))
+            change = (*PITCH_HZ, self.formant_ratio, self.median_hz, swing, self.duration_ratio)
             changed = parselmouth.praat.call(sound, "Change gender", *change)
         except parselmouth.PraatError:
             return pcm
         bent: NDArray[np.float32] = changed.values[0].astype(np.float32)
         return bent if np.isfinite(bent).all() else pcm
+
+
+def _most_swing(sound: parselmouth.Sound) -> float:
+    lowest, highest = PITCH_HZ
+    pitch = parselmouth.praat.call(sound, "To Pitch", 0.8 / lowest, lowest, highest)
+    hz = pitch.selected_array["frequency"]
+    voiced = hz[hz > 0]
+    fall = 1 - float(voiced.min() / np.median(voiced)) if voiced.size else 0.0
+    return MOST_FALL / fall if fall > 0 else np.inf

@@ -123,6 +123,16 @@ def test_a_throat_moves_pitch_and_formants_and_no_time() -> None:
     assert min(strongest % 170, -strongest % 170) <= 8
 
 
+def test_a_throat_with_a_wide_swing_keeps_a_falling_pitch_above_zero() -> None:
+    hz = np.interp(np.arange(22_000), (0, 14_000, 18_000, 22_000), (250, 240, 80, 75))
+    phase = 2 * np.pi * np.cumsum(hz) / 24_000
+    tones = [0.8**n * np.sin(n * phase) for n in range(1, 12)]
+    falling = (0.2 * np.sum(tones, axis=0)).astype(np.float32)
+    bent = Throat(1.0, 200.0, 1.8, duration_ratio=0.8).bent(falling, 24_000)
+    assert bent.size == pytest.approx(0.8 * falling.size, rel=0.02)
+    assert np.isfinite(bent).all()
+
+
 def test_what_is_too_short_for_a_pitch_is_left_as_it_is() -> None:
     click = harmonics(120.0)[:200]
     assert np.array_equal(Throat(1.2, 170.0, 1.0).bent(click, 24_000), click)
