@@ -154,6 +154,15 @@ def test_two_threads_hold_half_of_what_ticks_without_sockets_promise() -> None:
     assert replace(quiet, load=LOAD, is_packed=False).calls(ticks, 256) == 23
 
 
+def test_a_tick_of_one_row_that_sockets_make_too_long_leaves_one_call() -> None:
+    ticks = line_of_ticks(0.033)
+    quiet = TickRule(0.08, 0.15, threads=1)
+    assert quiet.calls(ticks, 256) == 2
+    assert replace(quiet, load=LOAD).calls(ticks, 256) == 1, "36 ms, the limit is 34"
+    full = HostLoad(call_s=0.04, caller_s=0.0, cores=8, loops=1)
+    assert replace(quiet, load=full).calls(line_of_ticks(0.001), 256) == 1, "two calls take a whole event loop"
+
+
 @given(
     st.floats(1e-5, 0.1),
     st.floats(0, 0.002),

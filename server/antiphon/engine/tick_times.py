@@ -102,9 +102,10 @@ class TickRule:
 
     def _answered(self, ticks: Sequence[TickTime], calls: int) -> int:
         """The calls answered in time by ticks that are as slow as during ``calls`` calls."""
-        if ticks[0].seconds * self.models > self.limit_s:
+        slowdown = self.slowdown(calls)
+        if ticks[0].seconds * slowdown > self.limit_s:
             return 1
-        rows = rows_in_time(ticks, self.limit_s / self.slowdown(calls))
+        rows = rows_in_time(ticks, self.limit_s / slowdown)
         return calls_in_time(rows, reserve_fraction=self.reserve_fraction) if self.is_packed else rows
 
     @property
