@@ -51,10 +51,10 @@ RTX_4090: Final = GpuCard("RTX 4090", 25.3e9, 0.91e12, 5.0e12, 18e12, 128, 2.52e
 L4: Final = GpuCard("L4", 23.6e9, 0.27e12, 1.8e12, 6.8e12, 58, 2.04e9)
 """GPU constants from datasheets: nine tenths of the memory's rate, 22 % of the float32 rate, highest clock.
 
-Fitted on an H100: a node is 1.0 us in a chain of torch's and 1.2 of Triton's, ``host_s`` the median of one
-row; Mimi's decoder takes 29 us more for each row from 1 to 64, 22 % of the float32 rate. The four products
-of a layer read tiles from the cache at 7.3 TB/s with 64 rows and at 5.7 with 128. The caches' rates of other
-GPUs are estimates.
+Fitted on an H100: a node is 1.0 us in a chain of torch's and 1.2 of Triton's; ``host_s`` is about the mean of
+one row with full, half full and empty rings (0.26, 0.50, 0.56 ms). Mimi's decoder takes 29 us more for each
+row from 1 to 64, 22 % of the float32 rate. The four products of a layer read tiles from the cache at 7.3 TB/s
+with 64 rows and at 5.7 with 128. The caches' rates of other GPUs are estimates.
 """
 
 DRIVER_NAMES: Final = {
