@@ -160,7 +160,9 @@ def test_a_tick_of_one_row_that_sockets_make_too_long_leaves_one_call() -> None:
     assert quiet.calls(ticks, 256) == 2
     assert replace(quiet, load=LOAD).calls(ticks, 256) == 1, "36 ms, the limit is 34"
     full = HostLoad(call_s=0.04, caller_s=0.0, cores=8, loops=1)
-    assert replace(quiet, load=full).calls(line_of_ticks(0.001), 256) == 1, "two calls take a whole event loop"
+    assert replace(quiet, load=full).calls(line_of_ticks(0.001), 256) == 1, (
+        "two calls take a whole event loop"
+    )
 
 
 @given(
