@@ -52,8 +52,8 @@ INSTRUCTIONS: Final = (
 VNNI: Final = frozenset({"amx_int8", "avx512_vnni", "avx_vnni"})
 """Flags of CPUs whose products of bytes do not saturate."""
 
-WITHOUT_VNNI: Final = "INT8 and INT4 take about three times as long as with VNNI"
-"""Measured with ``tiny``: docs/cpu.md."""
+WITHOUT_VNNI: Final = "INT8 and INT4 take several times as long as with VNNI"
+"""From the calls of ``tiny`` that different machines held: docs/cpu.md."""
 
 
 def _cpu_line(cpuinfo: Path, *names: str) -> str:
