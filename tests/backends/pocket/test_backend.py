@@ -272,7 +272,7 @@ def test_weights_in_int8_speak_too(pocket_folder: Path) -> None:
     backend = small_backend(
         pocket_folder, slots=1, weights="int8", threads=2, chunk_tokens=6, sampler_steps=2
     )
-    assert backend.info.quantization == "int8"
+    assert (backend.info.quantization, backend.info.cpu_threads) == ("int8", 2)
     talk = speak(backend, entries_of(pocket_folder, SHORT))
     assert np.isfinite(talk.audio).all()
     assert len(talk.told) == 2

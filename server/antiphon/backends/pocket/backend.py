@@ -148,6 +148,7 @@ class PocketRows(HostArrays):
             versions=model.versions,
             memory={"weights": model.weight_bytes, "state_per_row": row_bytes, "caches": KEPT_BYTES},
             row_ms=self._row_ms(spec.frame_ms) / threads,
+            cpu_threads=threads,
         )
 
     def allocate(self, slots: int) -> None:
