@@ -59,7 +59,7 @@ PACKET_SAMPLES: Final = 480
 BITRATE: Final = 32_000
 """Bits a second, as browsers choose for speech."""
 
-OPTIONS: Final = (*CALM_OPTIONS, "--model", "tiny", "--slots", "2", "--webrtc", "1", "--host", "0.0.0.0")
+OPTIONS: Final = (*CALM_OPTIONS, "--model", "tiny", "--slots", "3", "--webrtc", "2", "--host", "0.0.0.0")
 WEBSOCKET: Final = "WebSocket"
 WEBRTC: Final = "WebRTC"
 QUERY: Final = f"ext=1&text_seed={SEED}&audio_seed={SEED}"
@@ -67,11 +67,15 @@ QUERY: Final = f"ext=1&text_seed={SEED}&audio_seed={SEED}"
 
 @dataclass(slots=True)
 class Received:
-    """What one caller received: text, and packets as (arrival, place in the sound, length), in seconds."""
+    """What one caller received: text, and packets as (arrival, place in the sound, length), in seconds.
+
+    ``failed``: connections that were not up in time.
+    """
 
     text: str = ""
     packets: list[tuple[float, float, float]] = field(default_factory=list)
     first_s: float = 0.0
+    failed: int = 0
 
     def packet(self, at_s: float, place_s: float, data: bytes) -> None:
         self.packets.append((at_s, place_s, packet_ms(data) / 1000))
@@ -154,8 +158,14 @@ async def over_websocket(url: str, packets: Sequence[bytes]) -> Received:
 
 
 async def by_webrtc(url: str, packets: Sequence[bytes]) -> Received:
-    """One call with these packets, by a peer connection."""
-    received = Received()
+    """One call with these packets, by a peer connection; one that is not up in time is tried again."""
+    received, begun_s = Received(), time.monotonic()
+    while not await _connected(url, packets, received, begun_s):
+        received.failed += 1
+    return received
+
+
+async def _connected(url: str, packets: Sequence[bytes], received: Received, begun_s: float) -> bool:
     connection = aiortc.RTCPeerConnection(aiortc.RTCConfiguration(iceServers=[]))
     opened = asyncio.Event()
     try:
@@ -164,7 +174,6 @@ async def by_webrtc(url: str, packets: Sequence[bytes]) -> Received:
         channel.on("message", received.message)
         transceiver = connection.addTransceiver(Voice(packets[:1]), direction="sendrecv")
         await connection.setLocalDescription(await connection.createOffer())
-        begun_s = time.monotonic()
 
         def hear(packet: Any) -> None:
             now_s = time.monotonic()
@@ -184,13 +193,16 @@ async def by_webrtc(url: str, packets: Sequence[bytes]) -> Received:
             text = await answer.text()
             assert answer.status == 201, text
         await connection.setRemoteDescription(aiortc.RTCSessionDescription(text, "answer"))
-        async with asyncio.timeout(PATIENCE_S):
-            await opened.wait()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await opened.wait()
+        except TimeoutError:
+            return False
         transceiver.sender.replaceTrack(Voice([*packets, *[packets[0]] * QUIET]))  # the call has begun
         await asyncio.sleep(PACKET_S * len(packets) + REST_S)
+        return True
     finally:
         await connection.close()
-    return received
 
 
 CALLS: Final[dict[str, Callable[[str, Sequence[bytes]], Coroutine[Any, Any, Received]]]] = {
@@ -223,6 +235,7 @@ def summary(kind: str, calls: Sequence[Received], answers: Sequence[str]) -> Val
         "kind": kind,
         "questions": len(answers) * len(calls),
         "right": sum(answered(each.text, answers) for each in calls),
+        "failed_connections": sum(each.failed for each in calls),
         "first_sound_ms": round(1000 * statistics.median(each.first_s for each in calls)),
         "minutes": round((played_s + sum(pauses)) / 60, 1),
         "pauses": len(pauses),
