@@ -176,6 +176,13 @@ class FrontEnd(Stub):
                 taken = await self.peer.ask(messages.Take(int(lease), key, int(limit), "a", 0))
                 assert isinstance(taken, messages.Taken)
                 writer.write(f"{taken.refusal or 'granted'}\n".encode())
+            case ["link", front_end]:
+                ours, theirs = socket.socketpair()
+                with theirs:
+                    self.peer.send(messages.Link(int(front_end), "192.0.2.1"), [theirs.fileno()])
+                reader, link = await asyncio.open_unix_connection(sock=ours)
+                writer.write(b"ended\n" if await reader.read() == b"" else b"answered\n")
+                link.close()
             case ["ask", what]:
                 body = await self.peer.ask(messages.Question(what))
                 assert isinstance(body, messages.Body)

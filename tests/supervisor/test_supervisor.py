@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from antiphon.supervisor.children import (
     LocalTask,
     next_pause_s,
 )
-from antiphon.supervisor.messages import Begin, Message, Ready
+from antiphon.supervisor.messages import Begin, Link, Message, Ready
 from tests.supervisor.running import PATIENCE_S, STUB, Caller, Running, children, supervised
 
 pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
@@ -166,6 +166,23 @@ async def test_a_front_end_that_cannot_be_started_is_tried_again(monkeypatch: py
         os.kill(first.pid, signal.SIGKILL)
         assert (await running.call()).pid != first.pid
         assert not failures
+
+
+async def test_a_link_that_cannot_be_passed_on_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    send = message_socket.MessageSocket.send
+
+    def fail_links(self: Any, message: Any, descriptors: Sequence[int] = ()) -> None:
+        if isinstance(message, Link):
+            raise OSError(errno.ETOOMANYREFS, os.strerror(errno.ETOOMANYREFS))
+        send(self, message, descriptors)
+
+    async with supervised() as running:
+        one, two = await running.call(), await running.call()
+        monkeypatch.setattr(message_socket.MessageSocket, "send", fail_links)
+        for number in (one.front_end, two.front_end, 99):
+            async with asyncio.timeout(PATIENCE_S):
+                assert await one.say(f"link {number}") == "ended"
+        assert await two.say("take 1 key 9") == "granted"
 
 
 @pytest.mark.parametrize("is_leaving", [False, True])

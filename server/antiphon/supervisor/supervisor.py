@@ -355,9 +355,13 @@ class Supervisor:
     def _pass_on(self, link: Link, descriptors: Sequence[int]) -> None:
         """Pass a link to its front end; if that one takes no messages, the link ends."""
         child = self._front_ends.get(link.front_end)
-        if child is not None and child.is_ready and not child.peer.is_congested and descriptors:
-            child.peer.send(link, descriptors)
-        close_all(descriptors)
+        try:
+            if child is not None and child.is_ready and not child.peer.is_congested and descriptors:
+                child.peer.send(link, descriptors)
+        except OSError as error:
+            self._log.warning("link not passed on", front_end=link.front_end, error=error.strerror)
+        finally:
+            close_all(descriptors)
 
     def _drain_engine(self, device: str, target: str) -> None:
         """Move the calls of one engine to others, or end them."""
