@@ -180,8 +180,9 @@ class DrainingError(SessionError):
 
 
 class UnknownModelError(SessionError):
-    """There is no model of that name, or of the kind that a route needs; ``known`` lists the names of the
-    served models.
+    """There is no model of that name, or of the kind that a route needs.
+
+    ``known`` lists the names of the served models.
     """
 
     def __init__(self, message: str, *, known: Iterable[str]) -> None:

@@ -91,16 +91,18 @@ def test_poison_dies_with_its_session(driver: Driver) -> None:
 
 
 def test_a_loud_neighbour_moves_nothing(driver: Driver) -> None:
+    """Each neighbour begins in a tick of its own: texts that begin at once are read over several ticks."""
     info = driver.info
     frames, loud = voice(8, FRAMES, info), voice(9, FRAMES, info, level=LOUD)
     wanted = driver.run(2, frames, fixed=True)
+    order = [2, *(row for row in range(SLOTS) if row != 2)]
     got = [
         driver.tick(
-            {row: frame if row == 2 else shout for row in range(SLOTS)},
-            reset=range(SLOTS) if first else (),
+            {row: frame if row == 2 else shout for row in order[: number + 1]},
+            reset=order[number : number + 1],
             fixed=True,
         )[2]
-        for first, frame, shout in zip([True, *[False] * FRAMES], frames, loud, strict=False)
+        for number, (frame, shout) in enumerate(zip(frames, loud, strict=True))
     ]
     assert_same(got, wanted)
 

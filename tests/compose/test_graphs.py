@@ -20,10 +20,14 @@ def test_the_runbook_makes_graphs_of_what_compose_serves() -> None:
     text = (ROOT / "deploy" / "README.md").read_text()
     made = [words[-1] for words in runbook_commands()]
     served = [services()[name].argv for name in ("stt", "tts")]
-    assert [words[0] in argv for words, argv in zip(runbook_commands(), served, strict=True)] == [True, True]
-    assert f"\nprintf '%s\\n' STT_MODEL={made[0]} TTS_MODEL={made[1]} >> .env\n" in text
+    for words, argv in zip(runbook_commands()[:2], served, strict=True):
+        assert words[0] in argv
     values = {"STT_MODEL": made[0], "TTS_MODEL": made[1]}
-    for name, folder in zip(("stt", "tts"), made, strict=True):
+    agent = {"AGENT_STT_MODEL": made[0], "AGENT_TTS_MODEL": made[2]}
+    line = " ".join(f"{name}={folder}" for name, folder in (values | agent).items())
+    assert f"\nprintf '%s\\n' {line} >> .env\n" in text.replace(" \\\n ", "")
+    assert {f"--model={made[0]}", f"--model={made[2]}"} <= set(services(agent)["agent"].argv)
+    for name, folder in zip(("stt", "tts"), made[:2], strict=True):
         assert f"--model={folder}" in services(values)[name].argv
         assert services(values)["balancer"].environment[f"{name.upper()}_MODEL"] == folder
 
@@ -42,7 +46,7 @@ def test_the_command_of_the_runbook_asks_for_graphs() -> None:
     for words in runbook_commands():
         options = parse([*entrypoint[2:], *words])
         assert (options.target, str(options.out)) == ("onnx", words[-1])
-        assert options.model.startswith("hf://kyutai/")
+        assert options.model.startswith(("hf://kyutai/", "pocket://"))
 
 
 async def test_speech_to_text_by_its_path_on_its_graphs_and_told_in_its_own_words_when_full(
