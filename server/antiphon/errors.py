@@ -226,8 +226,9 @@ class ReplacedError(SessionError):
 
 
 class MovedError(SessionError):
-    """The call can be resumed at another worker; the message begins with the worker's name, which may be
-    empty, and a colon.
+    """The call can be resumed at another worker.
+
+    The message begins with the worker's name, which may be empty, and a colon.
     """
 
     @property
