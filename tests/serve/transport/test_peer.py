@@ -20,7 +20,7 @@ from antiphon.serve.transport.peer import Peer
 from antiphon.serve.transport.socket import READ_AHEAD_BYTES
 from tests.serve.peer_client import peer_client
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 
 
 class Channel:
