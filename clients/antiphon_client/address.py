@@ -58,15 +58,15 @@ class ServerAddress:
         return f"{'https' if self.is_secure else 'http'}://{self._netloc}{self.prefix}"
 
     def chat(self, query: Mapping[str, str]) -> str:
-        """URL of the chat socket with ``query``."""
+        """URL of the WebSocket ``/api/chat`` with the parameters ``query``."""
         return self._socket("/api/chat", query)
 
     def speech(self, query: Mapping[str, str]) -> str:
-        """URL of the socket of speech to text with ``query``."""
+        """URL of the speech-to-text WebSocket with the parameters ``query``."""
         return self._socket(STT_PATH, query)
 
     def tts(self, query: Mapping[str, str]) -> str:
-        """URL of the socket of text to speech with ``query``."""
+        """URL of the text-to-speech WebSocket with the parameters ``query``."""
         return self._socket(TTS_PATH, query)
 
     def _socket(self, path: str, query: Mapping[str, str]) -> str:

@@ -39,7 +39,7 @@ def add_key_arguments(add: Any) -> None:
 
 
 def pop_key(values: dict[str, Any]) -> ApiKey:
-    """Remove the two arguments from the parsed arguments, and return the key.
+    """Remove ``api_key`` and ``api_key_file`` from the parsed arguments ``values``, and return the key.
 
     Raises:
         ConfigError: both are given, the file cannot be read, or it has no key.

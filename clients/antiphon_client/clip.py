@@ -52,7 +52,7 @@ class EncodedClip:
 
 
 def default_clips() -> list[Traversable]:
-    """The clips shipped with this package, by name; empty when there are none."""
+    """The clips of this package, sorted by name; empty if there are none."""
     folder = resources.files("antiphon_client").joinpath("clips")
     if not folder.is_dir():
         return []

@@ -1,7 +1,7 @@
-"""A probe's session that is cut repeatedly, and continues: the measurement of ``antiphon probe --cut``.
+"""A session of the probe whose connection is cut and resumed repeatedly, for ``antiphon probe --cut``.
 
-While it has no connection it pauses its recording. It resumes at the frame that the server requests, so no
-audio is lost.
+Without a connection the session sends no audio. It resumes at the frame that the server requests, so no audio
+is lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SPREAD: Final = 0.5
 
 
 class CutSession(ProbeSession):
-    """Executes a plan with ``cut_every_s``."""
+    """Runs a plan that has ``cut_every_s``."""
 
     def __init__(
         self, plan: SessionPlan, clip: EncodedClip, *, start_s: float, clock: Callable[[], float]

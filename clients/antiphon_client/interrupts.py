@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def on_interrupt(callback: Callable[[], None]) -> Iterator[None]:
-    """Run ``callback`` on the first Ctrl-C, in the main thread, between two instructions."""
+    """Within the block, the first Ctrl-C runs ``callback`` as a signal handler, in the main thread."""
 
     def handle(*_: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -21,7 +21,7 @@ SLACK_MS = 120
 
 
 class JitterBuffer:
-    """Float32 samples at ``sample_rate`` in and out, in pieces of any size."""
+    """Buffers float32 samples at ``sample_rate``; they are added and removed in pieces of any size."""
 
     def __init__(self, sample_rate: int) -> None:
         """Start empty and silent."""

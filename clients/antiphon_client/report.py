@@ -109,8 +109,9 @@ class GeneratorReport:
 class SessionReport:
     """Statistics of one session.
 
-    ``first_audio_ms`` is the time from its first message to the first audio received (stt: to the first frame
-    answered), ``word_latency_ms`` from sending the start of a word to its arrival.
+    ``first_audio_ms`` is the time from the session's first message to the first audio received (stt: to the
+    first answered frame). ``word_latency_ms`` is the time from sending the start of a word to receiving the
+    word.
     """
 
     session: int
@@ -166,7 +167,7 @@ class ProbeReport:
 
 
 def latencies_ms(record: SessionRecord) -> Seconds:
-    """Latency of each frame sent by the client's clock, in ms, float64 ``[frames]``, NaN without a reply."""
+    """Latency in ms of each sent frame, by the client's clock: float64 ``[frames]``, NaN without a reply."""
     return (record.timeline.replied_s - record.timeline.sent_s) * 1000
 
 

@@ -46,8 +46,8 @@ class SessionPlan:
     """Plan of one session.
 
     The session connects ``connect_after_s`` into the run, waits up to ``ready_timeout_s`` for admission,
-    sends its first message ``phase_s`` later, and after its last waits at most ``grace_s`` for replies.
-    ``is_extended``: the server stamps replies and sends events, which a stock server does not.
+    sends its first message ``phase_s`` later, and after its last message waits at most ``grace_s`` for
+    replies. ``is_extended``: the server stamps replies and sends events, which a stock server does not.
     ``is_transcript``: the server sends words instead of audio. ``is_unpaced``: audio is sent as fast as the
     server reads it. With ``cut_every_s`` the connection is cut about once in this time, and the call is
     resumed.
@@ -299,8 +299,8 @@ async def until_either_ends(first: Coroutine[None, None, None], second: Coroutin
 async def describe_refusal(
     http: aiohttp.ClientSession, url: str, error: aiohttp.WSServerHandshakeError
 ) -> str:
-    """A text for an upgrade that was refused with an HTTP status. aiohttp hides the body, so the request is
-    repeated to read it.
+    """Describe a WebSocket upgrade that was refused with an HTTP status. aiohttp hides the response's body,
+    so the request is repeated to read it.
     """
     retry_after = error.headers.get("Retry-After") if error.headers else None
     words = f"refused with HTTP {error.status}" + (f", retry after {retry_after} s" if retry_after else "")

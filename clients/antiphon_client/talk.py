@@ -122,7 +122,7 @@ def _device(text: str) -> str | int:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line until Ctrl-C or until the server ends the call; then always returns 0.
+    """Run a call until Ctrl-C or until the server ends it; then return 0.
 
     Raises:
         ConfigError, MissingExtraError, AudioError, SessionError: see their messages.

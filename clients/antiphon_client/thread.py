@@ -16,10 +16,10 @@ FULL: Final = 1013
 
 
 class CallThread:
-    """Numbers and token of one call; ``reason`` is the reason why it can no longer be resumed.
+    """Message numbers and resume token of one call; ``reason`` states why the call can no longer be resumed.
 
-    ``worker`` is the name of the worker that holds the call, if it has one. ``is_moved`` is true from a move
-    to another worker until the claim there; ``moves`` counts the moves.
+    ``worker`` is the name of the worker that holds the call; empty if the server sent no name. ``is_moved``
+    is true from a move to another worker until the claim there; ``moves`` counts the moves.
     """
 
     def __init__(self) -> None:

@@ -68,7 +68,7 @@ class TtsRecord:
 
     @property
     def first_audio_ms(self) -> float:
-        """Seconds from the text to the first speech; NaN without speech."""
+        """Milliseconds from the text to the first speech; NaN without speech."""
         return 1000 * (self.arrived_s[0] - self.sent_s) if self.arrived_s else float("nan")
 
     @property

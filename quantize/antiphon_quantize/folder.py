@@ -31,7 +31,7 @@ def check_target(out: Path, *, source: Path, force: bool) -> None:
 
     Raises:
         ConfigError: the folder exists and ``force`` is not given, is not a checkpoint of this project, or
-            contains the model itself.
+            contains ``source``.
     """
     if not out.exists():
         return

@@ -60,7 +60,7 @@ class Row:
 
     @property
     def word(self) -> str:
-        """The measure's row of the table."""
+        """The result in the table: "PASS", "FAIL", "not measured", or "-" without a limit."""
         if self.measure.value is None:
             return "not measured"
         return "-" if self.limit is None else "FAIL" if self.failed else "PASS"
@@ -135,7 +135,9 @@ def parse_limit(text: str) -> Limit:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All measures of a candidate, compared with a baseline; both fields contain a name and a backend."""
+    """All measures of a candidate, compared with a baseline; ``baseline`` and ``candidate`` each name a model
+    and its backend.
+    """
 
     baseline: str
     candidate: str

@@ -99,10 +99,11 @@ def _row(a: FloatArray, b: FloatArray, said: Codes) -> tuple[float, float, float
 
 
 def measure_tokens(a: FloatArray, b: FloatArray, tokens: Mapping[str, int]) -> Iterator[Measure]:
-    """Changes of single tokens in frames with an open choice, the mean and the largest.
+    """The mean and the largest change of the probability of single tokens.
 
-    The mean is the mean change of log-odds. A shifted logit changes them equally in every frame; rounding
-    changes them in both directions, so the mean is small. The largest change is that of a log-probability.
+    The mean is the mean change of log-odds over the frames in which the token is neither excluded nor
+    certain. A shifted logit changes them equally in every frame; rounding changes them in both directions, so
+    the mean is small. The largest change is that of a log-probability.
     """
     for what, token in tokens.items():
         one, other = (
@@ -184,8 +185,8 @@ def same_codec(a: Checkpoint, b: Checkpoint, backend: str) -> bool:
 
 
 def measure_weights(a: Path, b: Path) -> Iterator[Measure]:
-    """The largest relative change (a ratio of norms) between tensors of the same name in two published
-    language models, and this name.
+    """The largest relative change (a ratio of norms) of a tensor between two published language models, with
+    the tensor's name.
 
     INT8 weights are compared with their scales applied. The detail has the worst tensors and their gain, the
     factor of the change: 1.1 if scales are a tenth too large. One tensor is in memory at a time.

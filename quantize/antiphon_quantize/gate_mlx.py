@@ -95,5 +95,5 @@ class MlxEvalModel:
 
 
 def at(frame: int, rows: IntArray) -> Frames:
-    """The age ``frame`` for every row."""
+    """The age of each of ``rows``: all have processed ``frame`` frames."""
     return np.full(len(rows), frame, np.int64)

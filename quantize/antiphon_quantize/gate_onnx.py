@@ -98,7 +98,7 @@ class OnnxEvalModel:
 
 
 def first(count: int) -> IntArray:
-    """Select the first rows of a backend."""
+    """The numbers of the first ``count`` rows of a backend."""
     return np.arange(count, dtype=np.int32)
 
 

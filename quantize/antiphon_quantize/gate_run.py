@@ -171,7 +171,8 @@ class Side:
 class Material:
     """The held-out set: recordings, at most ``frames`` of each; ``questions``; and ``turns`` of timing.
 
-    ``rows`` questions are asked at once, or as many as there are recordings if there are more recordings.
+    The model has ``rows`` rows, for questions in parallel; or one row for each recording if there are more
+    recordings.
     """
 
     recordings: Sequence[Path] = ()

@@ -65,7 +65,7 @@ def stoi(clean: Samples, other: Samples, rate: int) -> float:
     The result is from about 0 to 1; both recordings are aligned, at ``rate`` in Hz.
 
     Raises:
-        ValueError: the lengths differ, or less than 0.4 s is not silence.
+        ValueError: the lengths differ, or ``clean`` has less than 0.4 s of sound that is not silence.
     """
     pair = [resample(part, rate, STOI_RATE) for part in _paired(clean, other)]
     bands = [_bands(part) for part in _without_silence(*pair)]
@@ -207,8 +207,8 @@ class Sound:
     rate: int
 
     def joined(self, pcm: FloatArray) -> FloatArray:
-        """The parts of ``pcm``, which has the shape of the recordings, during the recordings; concatenated to
-        ``[N]``.
+        """Cut the rows of ``pcm``, which has the shape of the recordings, to the recordings' lengths, and
+        concatenate them to ``[N]``.
         """
         lengths = self.frames * self.frame_samples
         return np.concatenate([row[:length] for row, length in zip(pcm, lengths, strict=True)])
@@ -251,8 +251,8 @@ class CodecOutput:
 
 
 def measure_codec(sound: Sound, a: CodecOutput, b: CodecOutput) -> Iterator[Measure]:
-    """Measure the share of equal codes, the decoders on the same codes, and encoder and decoder
-    together compared with the sound.
+    """Measure the share of equal codes, the difference of the two decoders on the same codes, and how far
+    each codec's whole output differs from the sound.
     """
     inside = np.arange(a.codes.shape[1]) < sound.frames[:, None]
     equal = (a.codes == b.codes)[inside]

@@ -49,9 +49,7 @@ class Logits:
 
 
 def known(part: T | None) -> T:
-    """A required part of a model under evaluation, which may be None in other models. Raises if it is
-    None.
-    """
+    """``part``, which this model must have; an AssertionError if it is None."""
     assert part is not None
     return part
 

@@ -155,7 +155,9 @@ class TtsEvalModel(TorchEvalModel):
 
     @torch.inference_mode()
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
-        """See the protocol; text contains the requests, and is -1 in frames before the audio's delay."""
+        """See :class:`antiphon_quantize.gate_subject.EvalModel`. The text stream contains the requests, and
+        is -1 in frames before the audio's delay.
+        """
         rows, steps = heard.shape[:2]
         pipeline, scripts = self._told(rows, steps)
         generator, sampler = known(pipeline.generator), known(pipeline.sampler)
@@ -200,6 +202,6 @@ class TtsEvalModel(TorchEvalModel):
 
 
 def advance(scripts: Sequence[Script], asked: Tensor) -> None:
-    """Advance every script by a step, with the request of its model."""
+    """Advance every script by a step, with the token that its row sampled: a request or none."""
     for script, token in zip(scripts, asked.tolist(), strict=True):
         script.advance(token)

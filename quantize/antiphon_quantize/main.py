@@ -131,7 +131,7 @@ def _writer(target: str, calibration: list[Path]) -> Write:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Read the options of ``antiphon quantize``; invalid ones end the process with 2."""
+    """Read the options of ``antiphon quantize``; invalid options end the process with exit code 2."""
     parser = argparse.ArgumentParser(
         prog="antiphon quantize",
         description="Make a smaller checkpoint: weights in fewer bits, by a recipe.",
@@ -168,8 +168,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def show_progress(stream: TextIO, clock: Callable[[], float]) -> Progress:
-    """Shows the tensor that is being written, and the estimated time: on one line of a terminal, or on nine
-    lines of another output.
+    """A function that shows the current tensor and the estimated remaining time: on one line of a terminal,
+    or on at most nine lines of another output.
     """
     is_terminal = stream.isatty()
     began: dict[int, tuple[float, int]] = {}

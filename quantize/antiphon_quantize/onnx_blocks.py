@@ -62,17 +62,19 @@ class Blocks:
 
 
 def fitting_block(columns: int, block: int) -> int:
-    """The block for rows of ``columns`` weights: ``block``, or the smallest that still holds a whole row."""
+    """The length of blocks for rows of ``columns`` weights: ``block``, or for shorter rows the smallest
+    length that holds a whole row.
+    """
     return min(block, max(SMALLEST_BLOCK, 1 << (columns - 1).bit_length()))
 
 
 def round_matrix(weight: FloatArray, bits: int, block: int, *, search: bool) -> Blocks:
     """Round ``weight [out, in]`` to ``bits`` (4 or 8) in blocks of at most ``block``.
 
-    Without ``search`` a block's scale just holds its largest weight; the sign of that weight gets the extra
-    integer (as in GGUF's Q4_0). With ``search`` some smaller and larger scales are tried, each refitted to
-    its integers, and the one with the least squared error is used (as in GGUF's K quants). The function takes
-    memory for a few hundred rows in addition to the result.
+    Without ``search`` a block's scale is just large enough for its largest weight; the sign of that weight
+    gets the extra integer (as in GGUF's Q4_0). With ``search`` some smaller and larger scales are tried, each
+    refitted to its integers, and the one with the least squared error is used (as in GGUF's K quants). The
+    function takes memory for a few hundred rows in addition to the result.
     """
     rows, columns = weight.shape
     block = fitting_block(columns, block)

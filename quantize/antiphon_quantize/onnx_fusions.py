@@ -100,7 +100,7 @@ class GraphView:
         return name
 
     def flatten(self, name: str) -> bool:
-        """Reshape a weight with one long axis to that axis only; returns whether it is such a weight."""
+        """Reshape a weight to one axis, if it has only one axis longer than 1; returns whether it has."""
         tensor = self._weights.get(name)
         if tensor is None or sum(extent > 1 for extent in tensor.dims) != 1:
             return False
@@ -110,7 +110,7 @@ class GraphView:
         return True
 
     def replace(self, node: NodeProto, found: list[NodeProto]) -> None:
-        """Replace a node by others, and remove the nodes that only it read."""
+        """Replace a node by ``found``; :meth:`write` also removes nodes that no other node needs."""
         for new in found:
             if not new.metadata_props:
                 new.metadata_props.extend(node.metadata_props)
@@ -145,7 +145,8 @@ INTERLEAVED = 1
 
 
 def fuse_rotations(graph: GraphProto) -> None:
-    """Rotations of interleaved pairs by position, ``[n, H, T, D]`` to the same, by one node each.
+    """Replace each rotation of interleaved pairs by position (``[n, H, T, D]`` to the same shape) by one
+    node.
 
     The runtime's node looks angles up in a table by position; here the table has this pass's own angles, one
     line for each row and position, and the positions are its line numbers.

@@ -205,7 +205,7 @@ SMALLEST_STEP: Final = 1e-20
 
 @torch.library.custom_op("antiphon::round_by_row", mutates_args=())
 def round_by_row(values: Tensor, scale: Tensor, middle: int) -> Tensor:
-    """Numbers ``[r, A, B]`` as bytes, with ``middle`` for 0 and steps of ``scale [r]``."""
+    """Round ``values [r, A, B]`` to bytes: ``middle`` represents 0, and the step of row r is ``scale[r]``."""
     return ((values / scale[:, None, None]).round() + middle).clamp(0, TOP).to(torch.uint8)
 
 
@@ -228,8 +228,8 @@ def _(values: Tensor, weight: Tensor, scale: Tensor, middle: int) -> Tensor:  # 
 class IntegerConv(StreamingConv):
     """A convolution after an ELU, or a transposed one, positions first: ``[n, T, in]`` to ``[n, T', out]``.
 
-    A window is ``parts`` strides of inputs, a window's product ``places`` positions of the output. State, row
-    first: ``{name}.past`` float32 ``[positions, in]``, the inputs before the first window.
+    A window has ``parts`` strides of inputs, and its product has ``places`` positions of the output. State,
+    row first: ``{name}.past`` float32 ``[positions, in]``, the inputs before the first window.
     """
 
     def __init__(self, layer: CausalConv1d | CausalConvTranspose1d, *, middle: int) -> None:
@@ -328,11 +328,11 @@ class Turn(nn.Module):
 
 
 def round_convolutions(mimi: Mimi, most_positions: Mapping[str, int]) -> None:
-    """Make convolutions of a loaded codec that is not yet prepared multiply in INT8.
+    """Make convolutions of a codec, which is loaded but not yet prepared, multiply in INT8.
 
-    These are convolutions after an ELU with at most this number of positions a frame, for the ``encoder`` and
-    for the ``decoder`` (0 if not named); for a transposed convolution the input's positions count. A residual
-    block's convolutions are all rounded, or none.
+    ``most_positions`` has a number for "encoder" and "decoder" (0 if missing). Convolutions that follow an
+    ELU are rounded if they have at most this number of positions a frame; for a transposed convolution the
+    input's positions count. A residual block's convolutions are all rounded, or none.
     """
     round_network(mimi.encoder, most_positions.get("encoder", 0), middle=0)
     round_network(mimi.decoder, most_positions.get("decoder", 0), middle=DECODER_MIDDLE)
@@ -437,17 +437,17 @@ def divide(x: Any, divisor: Any, rounding_mode: str | None = None) -> Any:
 
 
 def translate_multiply_bytes(left: Any, right: Any) -> Any:
-    """Bytes times signed bytes; without zero points the runtime reads the right side in place."""
+    """See :func:`multiply_bytes`; without zero points the runtime reads the right side in place."""
     return op.MatMulInteger(left, right)
 
 
 def translate_nearest_bytes(values: Any) -> Any:
-    """Rounding and narrowing in one pass."""
+    """See :func:`nearest_bytes`: rounding and conversion in one pass."""
     return op.QuantizeLinear(values, 1.0, op.Cast(0, to=UINT8))
 
 
 def translate_round_by_row(values: Any, scale: Any, middle: int) -> Any:
-    """Bytes around a middle, with a scale for each row."""
+    """See :func:`round_by_row`."""
     if not middle:
         return op.QuantizeLinear(values, scale, axis=0)
     zeros = op.Expand(op.Cast(middle, to=UINT8), op.Shape(scale))
@@ -455,7 +455,7 @@ def translate_round_by_row(values: Any, scale: Any, middle: int) -> Any:
 
 
 def translate_multiply_rounded(values: Any, weight: Any, scale: Any, middle: int) -> Any:
-    """A product of integers, scaled by column; a rule of ``onnx_fusions`` fuses it."""
+    """See :func:`multiply_rounded`; a rule of ``onnx_fusions`` fuses the nodes."""
     found = op.MatMulInteger(values, weight, *([op.Cast(middle, to=UINT8)] if middle else []))
     return op.Mul(op.Cast(found, to=FLOAT), scale)
 

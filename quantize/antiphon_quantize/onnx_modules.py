@@ -143,9 +143,9 @@ class LanguageStage(ExportedStage):
 class DepformerStage(ExportedStage):
     """All audio tokens of a frame, sampled according to ``docs/sampling.md``.
 
-    ``hidden [n, dim]``, ``text`` int64 ``[n]``, ``noise`` float32 ``[n, steps, card]`` (the Gumbel noise of
-    every token), ``inverse_temperature`` float32 ``[n]``, ``topk`` int64 ``[n]`` from 1 to ``card``, are the
-    inputs, ``codes`` int64 ``[n, steps]`` the output. A greedy row has inverse temperature 1, top-k 1 and no
+    Inputs: ``hidden [n, dim]``, ``text`` int64 ``[n]``, ``noise`` float32 ``[n, steps, card]`` (the Gumbel
+    noise of every token), ``inverse_temperature`` float32 ``[n]``, and ``topk`` int64 ``[n]`` from 1 to
+    ``card``. Output: ``codes`` int64 ``[n, steps]``. A greedy row has inverse temperature 1, top-k 1 and no
     noise.
     """
 
@@ -219,10 +219,11 @@ class QueryAttention(CrossAttention):
 
 
 class VoiceStage(ExportedStage):
-    """Voices to the keys and values of every layer's cross-attention.
+    """Maps voices to the keys and values of every layer's cross-attention.
 
-    ``speakers`` float32 ``[n, 5, T, width]``, of which the first ``count`` int64 ``[n]`` are used, to float32
-    ``[n, H, 5 * T, D]`` by the names of the language model's state. A count of 0 means no voice.
+    Inputs: ``speakers`` float32 ``[n, 5, T, width]``, and ``count`` int64 ``[n]``, the number of speakers
+    used. Outputs: float32 ``[n, H, 5 * T, D]`` under the names of the language model's state. A count of 0
+    means no voice.
     """
 
     inputs = ("speakers", "count")

@@ -46,7 +46,7 @@ class CachedAttention(nn.Module):
         self.out_proj = Linear(width, dim)
 
     def forward(self, x: Tensor, past: Past, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map ``[n, T, dim]`` and ``[n, heads, capacity, D]`` twice, to the same shapes."""
+        """Map ``x [n, T, dim]``, and ``keys`` and ``values [n, heads, capacity, D]``, to the same shapes."""
         shape = self.shape
         inputs = [self.in_proj(x), None, None, keys, values, past.last, past.total, past.cos, past.sin]
         width = shape.query_heads * shape.head_dim
@@ -260,7 +260,7 @@ class FlowNet(nn.Module):
 
 
 class Conditioner(nn.Module):
-    """The table of text tokens; with a projection it has a low rank."""
+    """The embeddings of text tokens; with a projection their table has a low rank."""
 
     def __init__(self, entries: int, dim: int, rank: int | None) -> None:
         """Create the layer without weights, which are loaded later."""
@@ -310,10 +310,11 @@ class FlowLM(nn.Module):
 
 
 class ReadStage(ExportedStage):
-    """Reads ``count`` int64 ``[n]`` positions: ``tokens`` int64 ``[n, T]``, and ``heard [n, T, voice]``.
+    """Reads text or a voice into the state: the first ``count`` int64 ``[n]`` positions of the inputs.
 
-    A token is one of the text, :data:`HEARD` for this position of ``heard``, or :data:`BOS` for the start of
-    a voice.
+    ``tokens`` int64 ``[n, T]`` has at each position a token of the text, :data:`BOS` for the start of a
+    voice, or :data:`HEARD`, for which the latent of a voice at the same position of ``heard [n, T, voice]``
+    is read.
     """
 
     def __init__(self, model: FlowLM, *, clones: bool) -> None:
@@ -344,9 +345,10 @@ class ReadStage(ExportedStage):
 
 
 class LatentStage(ExportedStage):
-    """The latent ``next [n, width]`` after ``latent``, from ``noise``; and ``eos [n]``, a score of the end.
+    """Makes the latent ``next [n, width]`` that follows ``latent``, from ``noise``; ``eos [n]`` scores the
+    end of speech.
 
-    A latent of NaN means the start.
+    A ``latent`` of NaN means the start of speech.
     """
 
     inputs, outputs = ("latent", "noise"), ("next", "eos")
@@ -442,7 +444,7 @@ def prepare_half(stage: PcmStage | VoiceEncoderStage) -> None:
 
 
 class PcmStage(ExportedStage):
-    """A latent ``[n, width]`` to ``pcm`` float32 ``[n, samples]``."""
+    """Maps a latent ``[n, width]`` to ``pcm`` float32 ``[n, samples]``."""
 
     inputs, outputs = ("latent",), ("pcm",)
 

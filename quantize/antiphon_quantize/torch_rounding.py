@@ -30,8 +30,8 @@ from antiphon_quantize.tensor_file import tensor_bytes
 class Rounded:
     """A matrix in its stored form: ``weight``, ``scale`` float ``[out, 1]`` or ``[out, blocks]``.
 
-    If they are not None, the input is first multiplied by ``prescale`` float32 ``[1, in]``, and rounded to
-    multiples of ``step`` float32 ``[1, 1]``.
+    If ``prescale`` float32 ``[1, in]`` is given, the input is first multiplied by it. If ``step`` float32
+    ``[1, 1]`` is given, the input is rounded to multiples of it.
     """
 
     weight: Tensor
@@ -261,8 +261,8 @@ def _inverse_factor(weight: Tensor, rows: Tensor) -> Tensor:
 def damping(rows: int, columns: int) -> float:
     """The damping of the Hessian, which increases with fewer recorded rows.
 
-    With an eighth as many rows as columns 0.01 makes GPTQ worse than rounding to the nearest; this value does
-    not.
+    If the rows are an eighth of the columns, the usual damping of 0.01 makes GPTQ worse than rounding to the
+    nearest value; this damping does not.
     """
     return max(DAMPING, DAMPING_AT_AS_MANY * float((columns / rows) ** 1.5))
 
@@ -322,7 +322,8 @@ def rounding_of(recipe: Recipe, form: Format) -> Rounding:
 
 @dataclass(frozen=True, slots=True)
 class TorchPlan:
-    """The plan for a file's tensors: ``before`` and ``after``, and the linears in each to round.
+    """The plan for a file's tensors: their form ``before`` and ``after``, and the linears in each tensor to
+    round.
 
     A tensor is one linear, or a stack of one for each step of the depformer.
     """

@@ -3,41 +3,41 @@
 ::
 
     AntiphonError
-    ├── ConfigError                  an option, a key or a value that cannot be used
-    ├── CheckpointError              a model's files
-    │   ├── CheckpointNotFoundError  nothing there, or the hub cannot be reached
-    │   └── CheckpointFormatError    there, but not what its format says
-    │       └── CheckpointDigestError    a file is not the one that its manifest names
-    ├── BackendError                 the thing that runs the model
+    ├── ConfigError                  an option, a key or a value is invalid
+    ├── CheckpointError              a model's files are not usable
+    │   ├── CheckpointNotFoundError  the files do not exist, or the hub cannot be reached
+    │   └── CheckpointFormatError    a file has an unexpected format
+    │       └── CheckpointDigestError    a file's digest differs from the manifest
+    ├── BackendError                 a backend cannot be made, or failed
     │   ├── MissingExtraError        an optional dependency is not installed
-    │   ├── UnsupportedError         this backend cannot do what was asked
-    │   ├── StepError                a step failed for known rows, the others are intact
-    │   └── DeviceLostError          nothing on this device can be trusted any more
-    ├── DegradedError                a smaller model strays further from the original than it may
-    ├── ProtocolError                the peer sent bytes that mean nothing here
+    │   ├── UnsupportedError         the backend does not support the request
+    │   ├── StepError                a step failed for some rows; the others are intact
+    │   └── DeviceLostError          the state of all rows on the device is unreliable
+    ├── DegradedError                a smaller model differs too much from the original
+    ├── ProtocolError                the peer sent bytes that the protocol does not allow
     │   ├── FieldError               a field of a JSON event (carries its path, a code, the event's id)
-    │   └── RetiredApiError          an older form of an API that is not there any more
-    ├── TextModelError               an agent's text model failed (``may_pass``: asking again may help)
-    ├── AudioError                   audio that cannot be decoded, or of the wrong shape
-    │   └── RecordingTooLongError    more seconds than a recording may have
+    │   └── RetiredApiError          the client uses a retired form of an API
+    ├── TextModelError               an agent's text model failed (``may_pass``: a retry may succeed)
+    ├── AudioError                   audio cannot be decoded, or has the wrong shape
+    │   └── RecordingTooLongError    a recording is longer than the limit
     └── SessionError                 a session could not start or continue
-        ├── ServerFullError          no free row (carries ``retry_after_s``)
+        ├── ServerFullError          no row is free (carries ``retry_after_s``)
         ├── DrainingError            the server is shutting down
-        ├── UnknownModelError        no such model here (carries the names of those there are)
-        ├── UnknownSessionError      no such session of this key here
+        ├── UnknownModelError        no model has this name (carries the names of the served models)
+        ├── UnknownSessionError      the key has no session of this name
         ├── SessionLimitError        the key or address has reached its limit of sessions
         │   └── UsageLimitError      the key has used its seconds of the day
-        ├── KeyRevokedError          the key of a call is not, or no longer, valid
-        ├── SessionTimeoutError      the peer fell silent, or never began
+        ├── KeyRevokedError          the key of a call is not valid, or no longer valid
+        ├── SessionTimeoutError      the peer stopped sending, or never sent audio
         ├── PeerConnectionError      no connection by WebRTC: ICE or DTLS failed, or took too long
-        ├── ReplacedError            the call continues through another connection
+        ├── ReplacedError            the call continues on another connection
         ├── MovedError               the call continues at another worker (carries its name)
-        ├── HandOverError            another worker cannot have a call, or may not
-        │   └── HandOverRefusedError     and would not have it later either
+        ├── HandOverError            a call cannot move to another worker
+        │   └── HandOverRefusedError     the other worker refuses the call for good
         ├── ResumeError              a call cannot be resumed (carries the ``reason`` in a word)
-        └── SessionFailedError       the server's own fault ended it
+        └── SessionFailedError       the session ended because of a server fault
 
-Messages contain the numbers and, if there is one, the next command to type.
+Messages contain the numbers of the fault and, if a command is the remedy, the command.
 """
 
 from __future__ import annotations

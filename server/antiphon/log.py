@@ -77,19 +77,19 @@ class Log:
         return Log(self._logger.name, **{**self._bound, **fields})
 
     def debug(self, event: str, **fields: object) -> None:
-        """A line for developers."""
+        """Log a line for developers."""
         self._emit(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: object) -> None:
-        """A line for operators."""
+        """Log a line for operators."""
         self._emit(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        """A warning that may need an operator."""
+        """Log a warning that may need an operator."""
         self._emit(logging.WARNING, event, fields)
 
     def error(self, event: str, *, exc_info: BaseException | None = None, **fields: object) -> None:
-        """A line about an error of the server."""
+        """Log an error of the server."""
         self._emit(logging.ERROR, event, fields, exc_info)
 
     def _emit(

@@ -261,7 +261,9 @@ def merge_of(sample: str) -> Merge:
 
 
 def read_family(name: str, value: float | None = None) -> CounterMetricFamily | GaugeMetricFamily:
-    """A metric that a collector reads at a scrape, with a value or still without one."""
+    """The metric of this name for a collector, which makes it at each scrape; without ``value`` it has no
+    samples yet.
+    """
     row = METRICS[name]
     kind = CounterMetricFamily if row.type is MetricType.COUNTER else GaugeMetricFamily
     return kind(PREFIX + name, row.help, value=value, labels=None if value is not None else row.labels)

@@ -91,7 +91,7 @@ class SpeechFamily:
 
     @property
     def kind(self) -> PipelineKind:
-        """The kind that serves it: a translation model runs as a duplex model."""
+        """The pipeline that serves this checkpoint: a translation model runs as a duplex model."""
         return PipelineKind.DUPLEX if self.modality == TRANSLATION else PipelineKind(self.modality)
 
     def model(self, _language: str | None = None) -> str:
@@ -194,7 +194,7 @@ class TextFamily:
 class PocketFamily:
     """Pocket-TTS models of one shape, in float32 on a CPU: ``configs`` are their names in its package.
 
-    They are sorted by language. ``parameters`` are the published ones, without the encoder, which makes
+    They are sorted by language. ``parameters`` is the published number. It excludes the encoder, which makes
     voices from recordings and is loaded too.
     """
 
@@ -239,8 +239,9 @@ class PocketFamily:
         return 4 * self.parameters
 
     def kv_bytes(self, _precision: str) -> int:
-        """Bytes of keys and values of one session: a chunk of 50 tokens, 234 frames, in a voice of ten
-        seconds."""
+        """Bytes of one session's keys and values, for a chunk of 50 tokens (234 frames) and a voice of ten
+        seconds.
+        """
         return 2 * 4 * self.layers * self.kv_width * (CHUNK_FRAMES + CHUNK_TOKENS + VOICE_FRAMES)
 
     def row_bytes(self, precision: str) -> int:
@@ -255,7 +256,9 @@ AudioFamily: TypeAlias = SpeechFamily | PocketFamily
 
 @dataclass(frozen=True, slots=True)
 class ModelFamilies:
-    """All known families, in the file's order; ``read_on`` is the date of the owners' model cards."""
+    """All known families, in the file's order; ``read_on`` is the date on which the owners' model cards were
+    read.
+    """
 
     read_on: date
     speech: tuple[SpeechFamily, ...]

@@ -1,4 +1,4 @@
-"""Computes which models fit into the memory of a machine, and with how many sessions; all terms are shown."""
+"""Computes which models fit into the memory of a machine, and with how many sessions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) *(?:([kmgt]i?)b?|(b))?", re.IGNORECASE)
 
 
 def card_named(text: str) -> GpuCard | None:
-    """A GPU with known constants, such as ``h100`` or ``rtx4090``."""
+    """The GPU of a name such as ``h100`` or ``rtx4090``; None if its constants are not known."""
     name = text.upper().replace(" ", "")
     return next((card for card in CARDS if card.name.replace(" ", "") == name), None)
 
@@ -64,7 +64,7 @@ def parse_bytes(text: str) -> int:
 
 
 def sessions_of(number: int) -> str:
-    """A number of sessions, ``1 session`` or ``2 sessions``."""
+    """The text for a number of sessions: ``1 session``, ``2 sessions``."""
     return f"{number} session" + ("" if number == 1 else "s")
 
 
@@ -87,7 +87,9 @@ class FitRequest:
 
 @dataclass(frozen=True, slots=True)
 class Fit(Generic[F]):
-    """A model that fits in this precision; ``rows`` is the largest number that leaves memory in reserve."""
+    """A model that fits in this precision; ``rows`` is the largest number of rows that leaves the memory
+    reserve free.
+    """
 
     family: F
     precision: str
@@ -102,7 +104,9 @@ def speech_facts(family: AudioFamily, precision: str, memory_bytes: int) -> Memo
 
 
 def calls_on(card: GpuCard, family: SpeechFamily, precision: str) -> int:
-    """The calls that ``--slots auto`` computes for a GPU: the smaller number by memory and by time."""
+    """The number of calls that ``--slots auto`` computes for a GPU: the smaller of the limits by memory and
+    by time.
+    """
     by_memory = most_rows(speech_facts(family, precision, round(card.memory_bytes)))
     return min(by_memory, slots_on(card, family.work(precision), family.kind, FRAME_MS, EngineConfig()).slots)
 
@@ -117,7 +121,9 @@ def matches(family: AudioFamily, request: FitRequest) -> bool:
 
 
 def speech_that_fits(families: Iterable[AudioFamily], request: FitRequest) -> list[Fit[AudioFamily]]:
-    """Models that fit, the best first: without conditions to accept, more parameters, then more precision."""
+    """Models that fit, the best first. A model without conditions to accept precedes one with conditions;
+    then more parameters, then the higher precision come first.
+    """
     fits = []
     for family in families:
         for precision in family.precisions:
@@ -197,7 +203,7 @@ CPU_LIMIT_MS: Final = 68.0
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory for a model on this machine: that of a GPU (``cores`` is 0), or that of the host."""
+    """Memory for a model on this machine: the memory of a GPU (``cores`` is 0) or of the host."""
 
     bytes: int
     where: str
@@ -213,7 +219,7 @@ def memory_here(gpus: Iterable[Gpu], host_bytes: int, cores: int) -> Memory:
 
 
 def builtin_manifests() -> list[Manifest]:
-    """The installed built-in models, in the order of their names' table."""
+    """The installed built-in models, in the order of :data:`BUILTIN`."""
     found = []
     for name in BUILTIN:
         try:
@@ -224,7 +230,7 @@ def builtin_manifests() -> list[Manifest]:
 
 
 def hub_cache(environment: Mapping[str, str] = os.environ) -> Path:
-    """The folder of the hub client's cache, by its environment variables."""
+    """The folder of the Hugging Face client's cache, as its environment variables set it."""
     home = environment.get("HF_HOME")
     cache = Path(environment.get("XDG_CACHE_HOME") or "~/.cache")
     root = Path(home) if home else cache / "huggingface"
@@ -232,7 +238,7 @@ def hub_cache(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def cached_repositories(cache: Path) -> dict[str, int]:
-    """The repositories in the hub's cache, each with its bytes; incomplete downloads count."""
+    """The repositories in the hub's cache, with their sizes in bytes, including incomplete downloads."""
     found = {}
     for folder in sorted(cache.glob("models--*--*")):
         owner, _, name = folder.name.removeprefix("models--").partition("--")
@@ -242,7 +248,9 @@ def cached_repositories(cache: Path) -> dict[str, int]:
 
 
 def fits_here(family: AudioFamily, memory: Memory) -> str:
-    """Whether a model runs here: the precision and the most sessions by memory, or the reason why not."""
+    """Text on whether a model runs here: the precision and the most sessions by memory, or the reason why
+    not.
+    """
     fits = speech_that_fits([family], FitRequest(memory.bytes))
     if not fits:
         return "too large"
@@ -255,7 +263,8 @@ def fits_here(family: AudioFamily, memory: Memory) -> str:
 
 
 def frame_on_cpu_ms(family: SpeechFamily, cores: int) -> float:
-    """Milliseconds of one session's frame in INT4 on this number of cores, computed from the bytes that it
-    reads."""
+    """Milliseconds that one session's frame takes with INT4 weights on ``cores`` cores, computed from the
+    bytes that the frame reads.
+    """
     rate = SHARE_REACHED * min(cores * CORE_BYTES_PER_S, MACHINE_BYTES_PER_S)
     return 1000 * (family.parameters / 2 + family.codec_bytes) / rate

@@ -76,7 +76,7 @@ def builtin_table(manifests: Sequence[Manifest]) -> str:
 
 
 def with_notes(head: Row, rows: Sequence[Row], notes: Iterable[Sequence[str]]) -> str:
-    """A table with lines below each row, at most 80 columns wide."""
+    """A table with notes below each row, at most 80 columns wide."""
     title, *lines = table([head, *rows]).splitlines()
     found = [title]
     for line, below in zip(lines, notes, strict=True):
@@ -179,7 +179,7 @@ def families_table(families: ModelFamilies, memory: Memory, cached: Container[st
 
 
 def licence_of(family: AudioFamily) -> str:
-    """Languages and licence, as in the list."""
+    """The languages and the licence of a model, as text."""
     return f"{' '.join(family.languages)}; {family.licence}" + (
         "" if family.is_commercial else " (not commercial)"
     )
@@ -224,7 +224,7 @@ def speech_advice(fit: Fit[AudioFamily], request: FitRequest, others: Iterable[F
 
 
 def graphs_of(model: str) -> tuple[str, str]:
-    """The advice to make graphs of Pocket-TTS."""
+    """Two lines of text: a reason to make INT8 graphs of a Pocket-TTS model, and the command."""
     return (
         "Pocket-TTS is about three times as fast as INT8 graphs, which are made once:",
         f"{INDENT}antiphon quantize --target onnx --model {model} ./pocket-onnx",
@@ -233,7 +233,7 @@ def graphs_of(model: str) -> tuple[str, str]:
 
 def time_lines(family: SpeechFamily, fit: Fit[AudioFamily], request: FitRequest) -> list[str]:
     """For the requested GPU, or for each known GPU: the time of a tick in milliseconds, and the number of
-    sessions in time.
+    sessions that are answered in time.
     """
     known = CARDS if request.card is None else (request.card,)
     sessions, work, rows = request.sessions, family.work(fit.precision), list[Row]()

@@ -68,8 +68,8 @@ class Metric:
     """A measure of the gate.
 
     ``value`` is the difference or the ratio of ``baseline`` and ``candidate``; these are None if the measure
-    compares the two models directly. If ``value`` is None, it was not measured. ``limit`` and ``verdict`` are
-    text.
+    compares the two models directly. ``value`` is None if the measure was not taken. ``limit`` and
+    ``verdict`` are text.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Metric:
 
     @property
     def score(self) -> float | None:
-        """The number of the model: the candidate's number if there are two, else the comparison itself."""
+        """The candidate's number if there is one, else the comparison ``value``."""
         return self.value if self.candidate is None else self.candidate
 
 
@@ -180,7 +180,7 @@ class HardwareFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationFacts:
-    """``method`` and ``calibration`` as text, "none" if there is none."""
+    """The ``method`` of rounding and its ``calibration``, as text; "none" if there is none."""
 
     method: str
     calibration: str
@@ -214,9 +214,9 @@ class RowsResult:
 
     Percentiles are over all paced ticks of all turns, ``samples_ms``; ``turn_p50_ms`` is the median's range
     over the turns. ``late`` counts ticks that ended over a frame's length after their frame was complete.
-    ``frames_per_s`` and ``realtime_factor`` (seconds of audio answered per second) count all rows together,
-    back to back. ``speed_ratio`` is ``frames_per_s`` divided by that of the baseline in the same turn;
-    without a baseline, by that of the first model.
+    ``frames_per_s`` and ``realtime_factor`` (seconds of audio answered per second) are measured with ticks
+    back to back and count all rows together. ``speed_ratio`` is ``frames_per_s`` divided by that of the
+    baseline in the same turn; without a baseline, by that of the first model.
     """
 
     rows: int

@@ -79,7 +79,7 @@ class DoctorLine:
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> DoctorLine:
-    """The interpreter's version, and ours."""
+    """The versions of Python and of Antiphon."""
     words = (
         f"{'.'.join(map(str, version))} with antiphon {__version__}, {platform.system()} {platform.machine()}"
     )
@@ -91,7 +91,7 @@ def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> DoctorLine:
 
 
 def check_libopus() -> DoctorLine:
-    """The codec of calls."""
+    """Whether libopus, the codec of calls, can be loaded."""
     try:
         version = load_libopus().opus_get_version_string().decode()
     except AudioError as error:
@@ -254,7 +254,7 @@ def describe(checkpoint: Checkpoint) -> str:
 
 
 def judge(what: str, found: Found) -> DoctorLine:
-    """The finding from a measurement."""
+    """The line for a measurement of the model ``what``."""
     words = (
         f"{what}: {found.slots} calls at once; a tick of their ready rows takes {found.p99_ms:.1f} ms "
         f"(p99 of {len(found.turn.tick_s)}), the most is {found.limit_ms:.0f}"

@@ -185,7 +185,7 @@ def _said_of(card: Card, entry: Entry) -> str:
 
 
 def speed_of(card: Card) -> str:
-    """The reference model of speed ratios."""
+    """The model that speed ratios refer to."""
     return card.baseline or card.entries[0].label
 
 

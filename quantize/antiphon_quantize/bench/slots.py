@@ -64,7 +64,7 @@ class Found:
 
     @property
     def limit_ms(self) -> float:
-        """The longest tick that fits twice into a frame."""
+        """The longest tick that is in time: half a frame."""
         return 1000 * tick_limit_s(self.frame_ms / 1000, reserve_fraction=0.0)
 
     @property
@@ -82,7 +82,8 @@ def find_slots(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Found:
-    """Choose slots with the engine for a ``share``, and run ticks of their ready rows for ``seconds``.
+    """Choose slots as the engine does for a ``share``, then run ticks of :func:`ready_rows` rows for
+    ``seconds``.
 
     Raises:
         ConfigError: one row does not fit into memory, or no measurement can decide.
@@ -99,12 +100,14 @@ def find_slots(
 
 
 def with_calls() -> DeviceShare:
-    """The share of a server's only model, next to the sockets of its calls."""
+    """The share of a server's only model, which leaves CPU time for the sockets of its calls."""
     return DeviceShare(load=measure_host_load(front_ends_of(ServerConfig()) or None))
 
 
 def ready_rows(backend: Backend, config: EngineConfig) -> int:
-    """The number of rows in a tick when all slots are busy: the number from the search, or all slots."""
+    """The number of rows in a tick when all slots have calls. It is lower than the number of slots if the
+    backend computes only ready rows.
+    """
     slots = backend.info.slots
     is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < slots
     if not is_packed or not backend.info.spec.kind.has_deadlines:

@@ -109,7 +109,7 @@ def quantization_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
 
 
 def calibration_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
-    """The calibration of a rounding, if any; this project's tool records it."""
+    """The calibration of a rounding, as ``antiphon quantize`` recorded it."""
     recipe = checkpoint.quantization_for(info.name)
     if recipe is None:
         return NONE

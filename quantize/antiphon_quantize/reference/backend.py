@@ -125,7 +125,7 @@ class ReferenceExecutor:
             self.lm.allocate(slots)
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:  # noqa: ARG002  (both ways it is the batch)
-        """The whole batch."""
+        """All rows: every tick computes the whole batch."""
         return self._slots
 
     def warm_up(self, progress: Progress) -> None:
@@ -206,15 +206,15 @@ class ReferenceExecutor:
         }
 
     def choose_threads(self) -> None:
-        """No effect: threads are used in one way."""
+        """No effect: every tick uses the same number of threads."""
 
     def state_bytes(self) -> int:
         """Bytes of streaming state for all rows."""
         return self._mimi_rows.bytes() + (self.lm.state_bytes() if self.lm is not None else 0)
 
     def age(self, frames: int) -> None:
-        """No effect: a tick takes as long for fresh rows, because attention reads whole rings and masks empty
-        slots.
+        """No effect: a tick takes the same time for fresh and for old rows, because attention reads whole
+        rings and masks their empty positions.
         """
 
     def close(self) -> None:

@@ -116,8 +116,8 @@ class History:
         """Messages for a text model: ``instructions``, then as many of the latest entries as fit.
 
         The latest system texts use up to half of the tokens, whatever their age. The last system text and the
-        last other entry are kept whatever their length. A tool call is included only with its output; an open
-        call waits until it is answered. With ``names`` only these entries are included.
+        last other entry are kept whatever their length. A tool call is included only once it has its output.
+        With ``names`` only these entries are included.
         """
         chosen = [it for name, it in self._entries.items() if names is None or name in names]
         outputs = {it.call_id: it for it in chosen if it.role is Role.OUTPUT}

@@ -95,7 +95,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySound:
-    """The client has a new connection, and gets the last ``seconds`` of the reply ``item`` again.
+    """The client has a new connection, and gets the last ``seconds`` seconds of the reply ``item`` again.
 
     ``lost_ms`` is the begin and the end of the part that the client never gets.
     """
@@ -161,7 +161,7 @@ class TurnWritten:
 
 @dataclass(frozen=True, slots=True)
 class ReplyBegan:
-    """A reply began: to the request ``asked``, or to a turn if that is None."""
+    """A reply began: to the request ``asked``, or to a turn if ``asked`` is None."""
 
     asked: AskReply | None
 
@@ -176,9 +176,10 @@ class ReplyWritten:
 
 @dataclass(frozen=True, slots=True)
 class ReplyText:
-    """More of the spoken text, with the spaces between words. With sound, it comes when the sound is played.
+    """More of the spoken text, with the spaces between words.
 
-    It belongs to the last ``length_ms`` of the sound before it.
+    In a reply with sound, this event comes when the text is played: the text belongs to the last
+    ``length_ms`` of the sound sent before the event.
     """
 
     item: str

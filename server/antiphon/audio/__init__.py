@@ -1,1 +1,1 @@
-"""Ring buffer, Opus, Ogg, PCM, files."""
+"""Audio without a model: codecs, files, sample rates, loudness, voice activity."""

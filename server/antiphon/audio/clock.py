@@ -43,11 +43,12 @@ class ClockCounts:
 
 
 class InputClock:
-    """Decides which audio and zeros the server pushes for a caller. All times are in seconds of one clock.
+    """Decides which audio and which zeros the server passes to the model for a caller. All times are in
+    seconds of one clock.
 
-    Call :meth:`arrive` with new audio, and :meth:`look` at :attr:`due_s`; both return float32 ``[N]`` to be
-    pushed now. Late audio is dropped if it would put the stream more than ``SLACK_S``, or a long message's
-    length, ahead of the clock.
+    Call :meth:`arrive` with new audio, and :meth:`look` at the time :attr:`due_s`; both return float32
+    ``[N]`` to be passed on now. Late audio is dropped if it would put the stream more than ``SLACK_S``, or a
+    long message's length, ahead of the clock.
     """
 
     def __init__(self, sample_rate: int, frame_samples: int, now_s: float) -> None:

@@ -118,7 +118,7 @@ class SampleDecoder(Decoder):
         self.piece_bytes = PCM_BYTES if self._resampler is None else RESAMPLED_BYTES
 
     def step(self) -> FloatArray | None:
-        """PCM, clipped."""
+        """The next samples, clipped to [-1, 1]."""
         if not self._pieces:
             return None
         data = self._pieces.popleft()

@@ -285,8 +285,8 @@ def _checksum(page: bytes) -> bytes:
 class OggDecoder(Decoder):
     """Decodes the pieces of one Ogg/Opus stream.
 
-    As in upstream's servers, the decoder keeps the pre-skip, does not clip samples, and stays the same for a
-    new stream in the session.
+    As in upstream's servers, the decoder does not remove the pre-skip, does not clip samples, and keeps its
+    state when a new stream begins in the session.
     """
 
     piece_bytes = PIECE_BYTES
@@ -324,7 +324,9 @@ class OggDecoder(Decoder):
 
 
 class OggEncoder(Encoder):
-    """One Ogg/Opus stream: 20, 40 or 80 ms at a time, in one packet on one page; its headers come first."""
+    """Encodes one Ogg/Opus stream: 20, 40 or 80 ms at a time, as one packet on one page. The headers come
+    first.
+    """
 
     def __init__(self, rate: int, _wire_rate: int) -> None:
         """Make an encoder; ``rate`` must be a rate that Opus supports."""
@@ -333,7 +335,7 @@ class OggEncoder(Encoder):
         self._headers = self._ogg.headers()
 
     def encode(self, pcm: FloatArray) -> list[bytes]:
-        """One page."""
+        """One page with the samples of ``pcm``."""
         page = self._ogg.page([self._opus.encode(pcm)], pcm.size)
         headers, self._headers = self._headers, b""
         return [headers + page]

@@ -300,7 +300,7 @@ class PacketEncoder(Encoder):
         self._opus = OpusEncoder(rate)
 
     def encode(self, pcm: FloatArray) -> list[bytes]:
-        """Whole packets."""
+        """The packets of ``pcm``, 20 ms each."""
         sizes = self._opus.sizes
         if not pcm.size or pcm.size % sizes[0]:
             raise AudioError(f"{pcm.size} samples are no whole number of packets of {sizes[0]}")

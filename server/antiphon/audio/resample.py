@@ -25,11 +25,11 @@ _BLOCK_SAMPLES = 4096
 
 
 class Resampler:
-    """Converts mono float32 from one rate to another, in any portions, without delay.
+    """Converts mono float32 from one rate to another, in any portions.
 
     The n-th output sample is the input at time ``n / target_rate``; there are ``ceil(samples * target_rate /
-    source_rate)`` in total. Output lags behind input by :attr:`delay_s`, half the filter's length, until
-    :meth:`finish`: 6.4 ms between 8 and 24 kHz, 3.2 ms between 16 and 24.
+    source_rate)`` in total. Until :meth:`finish`, the last :attr:`delay_s` of the input have no output yet.
+    This is half the filter's length: 6.4 ms between 8 and 24 kHz, 3.2 ms between 16 and 24 kHz.
     """
 
     def __init__(self, source_rate: int, target_rate: int) -> None:

@@ -48,7 +48,7 @@ class OggFile(Encoder):
         self._rest: FloatArray = np.zeros(0, np.float32)
 
     def encode(self, pcm: FloatArray) -> list[bytes]:
-        """Whole packets."""
+        """The packets of 80 ms that ``pcm`` completes."""
         pcm = np.concatenate((self._rest, _checked(pcm)))
         whole = pcm.size - pcm.size % self._packet_samples
         self._rest = pcm[whole:]

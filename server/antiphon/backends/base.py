@@ -169,8 +169,8 @@ class Backend(Protocol):
         fresh.
 
         Raises:
-            MemoryError: the device has too little memory for ticks of this number of rows; they can be
-            resized.
+            MemoryError: the device has too little memory for ticks of this number of rows;
+                :meth:`Resizable.resize` is still possible.
         """
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
@@ -238,11 +238,10 @@ class Resizable(Protocol):
         """
 
     def choose_threads(self) -> None:
-        """Measure with the current rows how ticks best use several threads; the choice outlasts every
-        resize.
+        """Measure with the current rows how ticks best use several threads; the choice outlasts every resize.
 
-        Without this call ``warm_up`` chooses; its choice may change the number of rows from which ticks run
-        in parts.
+        Without this call ``warm_up`` chooses; it may also change how many rows a tick needs to be divided
+        into parts.
         """
 
     def age(self, frames: int) -> None:

@@ -1,9 +1,9 @@
 """Collects words into the chunks of text that Pocket-TTS takes one at a time.
 
 The model was trained on single sentences. It takes whole sentences, several together if they are short, by
-the rule of ``split_into_best_sentences`` of the package, which has the whole text at once. Here words arrive
-in any portions. A chunk is passed on when no later word can change it, so the speech does not depend on how
-fast the text arrives.
+the rule of ``split_into_best_sentences`` of the package ``pocket_tts``, which gets the whole text at once.
+Here words arrive in any portions. A chunk is passed on when no later word can change it, so the speech does
+not depend on how fast the text arrives.
 """
 
 from __future__ import annotations

@@ -143,11 +143,11 @@ class NullFaults:
 class NullRows(HostArrays):
     """Rows of (life, history) counters, for every pipeline; see :mod:`antiphon.backends.base`.
 
-    A duplex row is silent for ``spec.delay_frames`` frames, like the model that it imitates, and its text
-    token is a function of its history, and of its text seed unless its text temperature is 0. The same
-    applies to an stt row, but at temperature 0 it is the token that the audio encodes. A prompt's voice
-    becomes codes, and a prompt's tokens history, by hashes. Rows of stt and tts also keep the tokens that
-    wait for the model's delay, and those of tts the level of their voice.
+    A duplex row is silent for ``spec.delay_frames`` frames, like the model that it imitates. Its text token
+    is a function of its history and, unless its text temperature is 0, of its text seed. The same applies to
+    an stt row, except that at temperature 0 its text token is the token that the audio encodes. Hashes turn a
+    prompt's voice into codes, and a prompt's tokens into history. Rows of stt and tts also keep the tokens
+    that wait for the model's delay, and those of tts the level of their voice.
     """
 
     pass_frames: Final = 32
@@ -214,7 +214,7 @@ class NullRows(HostArrays):
         self._voices[list(rows)] = 0.0
 
     def reset_rows(self, rows: Sequence[int] | IntArray) -> None:
-        """Begin a new life in each row, and keep its voice."""
+        """Reset the state of each row, except for its voice."""
         self._rows[list(rows)] = np.zeros((), dtype=_ROW)
         self._rows["life"][list(rows)] = np.arange(self._lives + 1, self._lives + len(rows) + 1) % 2**32
         self._waiting[list(rows)] = self._pad
@@ -273,7 +273,7 @@ class NullRows(HostArrays):
         return {"voice": np.array(0.0 if speakers is None else speakers.flat[0], np.float32)}
 
     def write_voice(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """See :class:`antiphon.backends.base.TextExecutor`."""
         self._voices[row] = tensors["voice"]
 
     def encode_piece(self, codec: None, pcm: FloatArray) -> tuple[None, IntArray]:
@@ -283,11 +283,11 @@ class NullRows(HostArrays):
         return codec, np.repeat(codes, mimi.codebooks, axis=1)
 
     def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:  # noqa: ARG002
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """See :class:`antiphon.backends.base.PromptExecutor`."""
         self._read(row, tokens.T)
 
     def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:  # noqa: ARG002
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """See :class:`antiphon.backends.base.PromptExecutor`."""
         self._read(row, inputs)
 
     def _read(self, row: int, inputs: NDArray[Any]) -> None:
@@ -302,7 +302,7 @@ class NullRows(HostArrays):
         """No effect: the null model keeps no delayed tokens."""
 
     def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:  # noqa: ARG002
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """See :class:`antiphon.backends.base.PromptExecutor`."""
         self._read(row, codes[None])
 
     def snapshot(self, row: int) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 All tokens of a prompt are known, so its frames need neither sampling nor the depformer: the temporal
 transformer reads many of them at once, and the only result is keys and values. The state before the first
-output depends only on the prompt, so it is computed once and copied. Each session samples only the model's
-first output.
+output depends only on the prompt, so it is computed once and copied. After the copy a session only samples
+the model's first output.
 """
 
 from __future__ import annotations

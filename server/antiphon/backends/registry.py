@@ -222,7 +222,7 @@ def resolve_auto(
 
 
 def graphs_command(checkpoint: Checkpoint) -> str:
-    """The command that exports ONNX graphs of a checkpoint, and a model of them."""
+    """The command that exports the ONNX graphs of a checkpoint as a new checkpoint."""
     out = "./" + re.sub(r"[^\w.-]+", "-", f"{checkpoint.spec.name}-onnx")
     return f"antiphon quantize --target onnx --recipe float32 --model {checkpoint.ref} {out}"
 

@@ -29,10 +29,11 @@ class TensorSpec:
     """One state tensor: its name, its shape without the row axis, its dtype, and the value of fresh rows.
 
     ``is_kept``: a reset in a tick does not change it. This is so for large tensors whose old content the next
-    session cannot see: for rings the position bounds the visible part, and voices are set by each session.
-    For a ring, ``position`` names the tensor that counts its row's positions, and ``slot_axis`` is the axis
-    of ``shape`` with the slots, or, if ``page_slots`` is above 1, with pages of that many slots; the last
-    axis is then the slots of a page. ``is_pooled``: rows share the memory of this ring, in pages.
+    session cannot see: for rings the position bounds the visible part, and voices are set by each session. A
+    ring has slots, each for one position. ``position`` names the tensor that counts its row's positions, and
+    ``slot_axis`` is the axis of ``shape`` with the slots. If ``page_slots`` is above 1, this axis has pages
+    of that number of slots, and the last axis has the slots of a page. ``is_pooled``: rows share the memory
+    of this ring, in pages.
     """
 
     name: str
@@ -163,7 +164,7 @@ class HostArrays:
         """No effect: the age of rows does not change the duration of a tick."""
 
     def choose_threads(self) -> None:
-        """No effect: threads are used in one way, unless an executor overrides this method."""
+        """No effect, unless an executor overrides this method."""
 
     def probe(self) -> None:
         """No effect: a lost device fails every step, and the third consecutive failed step counts as a lost

@@ -96,7 +96,7 @@ class SpokenRow:
     _pause: Pause | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The speaker as values for :meth:`load`."""
+        """The row as plain values, for :meth:`load`."""
         values: dict[str, Any] = {"draws": self.draws, "is_complete": self.is_complete, "taken": self._taken}
         values["chunker"] = self.chunker.to_json()
         values["waiting"] = [[isinstance(it, Pause), *it] for it in self._waiting]
@@ -106,7 +106,7 @@ class SpokenRow:
         return values
 
     def load(self, values: Mapping[str, Any]) -> None:
-        """Continue from :meth:`to_json`, with this speaker's own counter of tokens.
+        """Continue from the result of :meth:`to_json`, with this row's own counter of tokens.
 
         Raises:
             ArithmeticError, LookupError, TypeError, ValueError: the values are not from :meth:`to_json`.
@@ -123,7 +123,7 @@ class SpokenRow:
             self.speech = Speech(int(frames), int(tail), int(index), int(step), end and int(end))
 
     def check(self, longest_frames: int) -> None:
-        """Raise UnsupportedError unless the current speech is possible."""
+        """Raise UnsupportedError if the numbers of the current speech contradict each other or its limit."""
         said = self.speech
         if said is not None and not 0 <= said.step < said.max_frames <= longest_frames:
             raise UnsupportedError(

@@ -24,9 +24,10 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class StepClock:
-    """The time of steps, in spite of other programs that take the cores meanwhile.
+    """Measures the time of a step without the time that other programs take from its cores.
 
-    ``wall`` is any clock, ``thread`` and ``process`` are processor time of the calling thread and of all.
+    ``wall`` is any clock; ``thread`` and ``process`` return the processor time of the calling thread and of
+    all threads.
     """
 
     wall: Callable[[], float] = time.perf_counter
@@ -36,8 +37,9 @@ class StepClock:
     def seconds(self, step: Callable[[], object], threads: int) -> float:
         """The time of a step that computes on ``threads`` threads, or, with 0, on a device.
 
-        A step's threads work side by side, so on free cores it takes the processor time of the calling
-        thread, or an equal part of all. It takes longer by wall-clock time while other programs run.
+        A step's threads compute in parallel. On free cores it therefore takes the processor time of the
+        calling thread, or the average over all threads if that is longer. While other programs run, its
+        wall-clock time is longer.
         """
         begun = self.wall(), self.thread(), self.process()
         step()

@@ -71,7 +71,8 @@ class ScriptRows:
         self._scripts[row] = script.copy()
 
     def tick(self, inputs: StepInputs, advance: Advance) -> ScriptTick:
-        """Advance the named rows by a tick: one step, and ``TEXT_STEPS`` more while they only read.
+        """Advance the named rows by a tick: one step, and before it up to ``TEXT_STEPS`` steps that only read
+        text.
 
         A row whose script waits for words does not advance.
         """

@@ -320,10 +320,10 @@ ROW, LEASE = "row/", "lease/"
 class CallFacts:
     """Data for resuming a call, in addition to its row and its lease.
 
-    ``has_new_parameters``: the row lacks ``parameters``. ``keys`` are the hashes of the valid tokens, the
-    newest first. ``recorded_in`` and ``recorded_out`` count the frames in usage records. ``given`` counts the
-    replies to all its connections, also to those of killed front ends. ``kept`` is data for its next
-    connection.
+    ``has_new_parameters``: the row does not have ``parameters`` yet. ``keys`` are the hashes of the valid
+    tokens, the newest first. ``recorded_in`` and ``recorded_out`` count the frames in usage records.
+    ``given`` counts the replies to all its connections, also to those of killed front ends. ``kept`` is data
+    for its next connection.
     """
 
     call: Call

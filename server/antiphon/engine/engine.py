@@ -72,8 +72,8 @@ class Engine:
     after every tick and must return quickly. ``metrics`` belong to one engine. ``share`` is the part of the
     device that a new backend may use when the process has several engines. With ``pools``, callers are in
     that number of other processes (:mod:`antiphon.engine.front_ends`), which wake the engine through an
-    ``EventWake``. All other methods need an engine that was started, or prepared for ticks by hand. They run
-    on the control thread, which :meth:`controlled_by` sets.
+    ``EventWake``. Other methods may be called after :meth:`start` or :meth:`prepare`, on the control thread,
+    which :meth:`controlled_by` sets.
     """
 
     def __init__(

@@ -232,7 +232,7 @@ def facts_of(name: str, engine: Engine) -> messages.EngineFacts:
 
 
 class LocalFrontEnd:
-    """The front end of a single-process server; the messages are objects, on its event loop.
+    """The front end of a single-process server; messages are passed as objects, on its event loop.
 
     The loop's thread is the control thread, so requests are executed at once.
     """
@@ -285,13 +285,13 @@ class FrontEndServer:
             engine.controlled_by(LoopNotifier(loop, engine.settle).notify)
 
     def stop(self) -> None:
-        """End all calls; the engines continue, and may still signal the bells."""
+        """End all calls; the engines continue, and may still signal the front ends' wake-ups."""
         for pool in tuple(self._front_ends):
             self._drop(pool, "the engine's process shuts down")
             self.take_back(pool)
 
     def close(self) -> None:
-        """Close the bells; call it after the engines have stopped."""
+        """Close the front ends' wake-ups; call it after the engines have stopped."""
         close_all(tuple(self._bells.values()))
 
     def add(self, pool: int, control: socket.socket) -> None:

@@ -181,7 +181,7 @@ def next_piece(snapshot: RowSnapshot, *, done: int) -> list[str]:
 
 
 def as_refusal(error: Exception) -> AntiphonError:
-    """The error for the other worker."""
+    """The error that the worker which sends a call gets if this worker cannot accept the call."""
     if isinstance(error, AntiphonError):
         return error
     Log(__name__).error("call not accepted", exc_info=error)

@@ -78,7 +78,7 @@ class Resuming:
         return len(self._detached)
 
     def is_succeeded(self, session: EngineSession) -> bool:
-        """Whether the session's row is moving to another session; it closes after the move."""
+        """Whether the session's row is moving to another session; this session closes after the move."""
         return any(it.session is session for it in self._under_way)
 
     def is_detached(self, session: EngineSession) -> bool:
@@ -219,7 +219,9 @@ class Resuming:
         )
 
     def moving_from(self, lease: int) -> EngineSession | None:
-        """The session that has the call, or is about to get it, whose row is leaving a lease."""
+        """The newest session of the call whose row is moving away from ``lease``; None if there is no such
+        call.
+        """
         return next((it.call.session for it in self._under_way if it.session.lease == lease), None)
 
     def moved(self, moved: RowMoved) -> tuple[EngineSession, EngineSession, Resumption]:

@@ -122,7 +122,7 @@ class FlushPadding:
 
 
 class TextInbox:
-    """Words to be synthesised; the caller's half sends no more than fit.
+    """Words to be synthesised; the caller's half sends no more words than fit.
 
     At every tick a tts row is offered the next few words, and takes all of them or none. It may look ahead,
     and may take more than one step in a tick. Without new words the row synthesises the words that it took.
@@ -159,8 +159,8 @@ class TextInbox:
         self.is_finished = self.is_finished or any(entry.is_last for entry in entries)
 
     def offer(self) -> tuple[tuple[TextEntry, ...], int, float]:
-        """The oldest words, which stay until the row takes them; the step's index; and the time at which the
-        last word arrived.
+        """The oldest words, which stay until the row takes them; the number of the row's step; and the time
+        at which the last of these words arrived.
         """
         self._offered = list(islice(self._entries, OFFERED_WORDS))
         if self._offered:
@@ -199,7 +199,7 @@ class RowEntry:
     """One lease's parameters, prompt, words and silence.
 
     ``changes`` counts changes of the parameters, ``prompts`` is the number of the prompt, ``is_new`` is true
-    while the row lacks the parameters.
+    while the row does not have the parameters.
     """
 
     def __init__(

@@ -103,8 +103,8 @@ class FrameStats:
 
 
 def overdue_frames(complete_s: Times, due_s: float, now_s: float, frame_s: float) -> int:
-    """Count frames that were dropped unprocessed at ``now_s`` and were long overdue; they were complete at
-    these times.
+    """Count the frames that were long overdue when they were dropped unprocessed at ``now_s``; ``complete_s``
+    has the times at which the dropped frames were complete.
 
     ``due_s`` is the time at which the session's last reply was due. A frame that was dropped because of its
     sender's burst is not overdue, so a flood does not count as late frames of the server.

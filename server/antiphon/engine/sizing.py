@@ -200,7 +200,9 @@ CHOOSING_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A backend, and the assumptions of a number of rows by measured ticks; "" if it was not measured."""
+    """A backend, and the assumptions behind its number of rows as text; "" if ticks did not determine the
+    number.
+    """
 
     backend: Backend
     assumed: str = ""
@@ -429,7 +431,9 @@ def memory_facts(info: BackendInfo, share: DeviceShare = ALONE) -> MemoryFacts |
 def with_rings(
     facts: MemoryFacts | None, info: BackendInfo, rings: RingBytes, share: DeviceShare
 ) -> list[MemoryFacts]:
-    """The memories that limit the rows: that of the device, and that of the host, which holds rings."""
+    """The memory of the device and the memory of the host, which holds the rings: each limits the number of
+    rows.
+    """
     found = [facts] if facts is not None else []
     if info.device != "cpu":
         host = MemoryFacts(host_bytes(), 0, rings.row, share.taken_bytes.get("cpu", 0), 0, rings.fixed)

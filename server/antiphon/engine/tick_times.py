@@ -76,8 +76,8 @@ class HostLoad:
 class TickRule:
     """When calls are answered in time: two ticks in a frame of ``frame_s``, less ``reserve_fraction``.
 
-    ``models`` models have ticks of as many ``threads`` at the same time. ``is_packed``: a tick computes only
-    the rows that are ready.
+    The ticks of ``models`` models run at the same time, each on ``threads`` threads. ``is_packed``: a tick
+    computes only the rows that are ready.
     """
 
     frame_s: float
@@ -131,11 +131,12 @@ def tick_limit_s(frame_s: float, *, reserve_fraction: float, models: int = 1) ->
 
 
 def calls_in_time(rows: int, *, reserve_fraction: float) -> int:
-    """The calls at random phases whose ticks take :func:`tick_limit_s`, which is the tick of ``rows`` rows.
+    """The number of calls at random phases that are answered in time, if a tick of ``rows`` rows takes
+    :func:`tick_limit_s`.
 
-    A tick takes the frames that became whole during the one before: ticks of T seconds meet N T / frame ready
-    rows, and at the limit T is ``(1 - reserve_fraction) / 2`` of a frame. Calls of equal phase are ready
-    together and do not wait for another tick; their tick takes less than a frame.
+    A tick takes the frames that were completed during the tick before it. With N calls, ticks of T seconds
+    therefore have N T / frame rows, and at the limit T is ``(1 - reserve_fraction) / 2`` of a frame. Calls of
+    equal phase are ready together and do not wait for another tick; their tick takes less than a frame.
     """
     return int(rows * 2 / (1 - reserve_fraction))
 

@@ -62,7 +62,7 @@ class MoveRow(NamedTuple):
 
 
 class DetachRow(NamedTuple):
-    """The session of a lease has ended, and its row is free; ``RowDetached`` answers."""
+    """The session of a lease has ended, and its row is free; the answer is ``RowDetached``."""
 
     lease: int
 
@@ -103,7 +103,7 @@ class FramesUsed(NamedTuple):
 class SavedRow(NamedTuple):
     """A row's state and, for a call that moves to another worker, its lease's data.
 
-    ``has_new_parameters``: the row lacks the session's parameters.
+    ``has_new_parameters``: the row does not have the session's parameters yet.
     """
 
     arrays: dict[str, HostArray]

@@ -368,8 +368,8 @@ class EnginePort:
 
 
 async def connect(control: socket.socket) -> Mapping[str, EnginePort]:
-    """Connect to the engines at the other end of ``control``, by name, on the running event loop; the result
-    owns the socket.
+    """Connect to the engines at the other end of ``control``, on the running event loop; returns the engines'
+    ports by name, which own the socket.
 
     Raises:
         SessionFailedError: the engine's process ended before it reported its models.

@@ -224,7 +224,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
 
 
 class Hello(Notice, frozen=True):
-    """The engines; descriptors follow: the bell, then each engine's memory and wake-up."""
+    """The engines. Descriptors follow: the front end's wake-up, then each engine's memory and wake-up."""
 
     pool: int
     engines: tuple[EngineFacts, ...]

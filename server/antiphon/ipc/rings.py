@@ -141,7 +141,7 @@ class Arena:
 
 
 class Seqlock:
-    """Keeps the engine's turn odd from the beginning to the end of a block, three times a tick."""
+    """Makes the engine's sequence number odd during a block: see :meth:`Arena.sequence`."""
 
     __slots__ = ("_turn",)
 

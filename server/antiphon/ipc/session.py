@@ -101,7 +101,7 @@ class Session:
 
     @property
     def room_entries(self) -> int:
-        """Words that :meth:`push_text` takes now."""
+        """Number of words that :meth:`push_text` accepts now."""
         if self.state is SessionState.CLOSED or self._takes_audio or self._is_restarting:
             return 0
         return max(0, self._side.text_entries - self.queue_frames)
@@ -175,8 +175,8 @@ class Session:
     def push(self, pcm: FloatArray, received_s: float) -> None:
         """Add audio, float32 ``[N]`` at the model's rate, received at ``received_s`` (the engine's clock).
 
-        A full live pipeline drops its oldest whole frames, at the next tick at the latest. Until then twice
-        as many wait; later pushes are dropped.
+        A full live pipeline drops its oldest whole frames, at the next tick at the latest. Until then up to
+        twice the bound may wait, and further frames are refused.
 
         Raises:
             UnsupportedError: this pipeline takes text.

@@ -62,7 +62,7 @@ class TransformerConfig:
         """The shape of Mimi's transformer, from its published table.
 
         Raises:
-            UnsupportedError: it is wider inside than outside.
+            UnsupportedError: its inner width is larger than its outer width.
         """
         dim, inputs, outputs = table["d_model"], table["input_dimension"], table["output_dimensions"]
         if dim != inputs or list(outputs) != [dim]:
@@ -408,8 +408,8 @@ class MimiConfig:
         )
 
     def resampling(self, *, is_transposed: bool) -> ConvShape:
-        """The convolution from the transformer's rate to the rate of codes; transposed, it is the way back,
-        channel by channel.
+        """The convolution from the transformer's rate to the rate of codes; with ``is_transposed`` the
+        reverse, in which each channel is separate.
         """
         width, stride = self.seanet.dimension, self.frame_positions
         return ConvShape(width, width, 2 * stride, stride, bias=False, is_transposed=is_transposed)

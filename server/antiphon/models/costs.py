@@ -1,11 +1,11 @@
 """Estimated tick time on a GPU: bytes, arithmetic and launches to milliseconds.
 
 All results are computed, from constants fitted to a run on an H100 (``GpuCard.is_measured``);
-``docs/benchmarks/gpu.md`` has the points of the fit and what it leaves at all others. The constants of other
-GPUs have the H100's shares of their datasheets. The time of a stage is its launches, with the latency of
-their kernels, plus the longer of its bytes and its arithmetic. The kernels
-(``backends/torch/kernels/rows.py``) also use the tiles of this module for their linear layers, chosen by
-arithmetic and by instruction counts in machine code.
+``docs/benchmarks/gpu.md`` has the points of the fit, and its deviation at all other points. Each constant of
+another GPU is the same fraction of its datasheet's value as on the H100. The time of a stage is the time of
+its kernel launches, including the kernels' latency, plus the longer of two times: for its bytes and for its
+arithmetic. The kernels (``backends/torch/kernels/rows.py``) also use the tiles of this module for their
+linear layers, chosen by arithmetic and by instruction counts in machine code.
 """
 
 from __future__ import annotations
@@ -244,10 +244,10 @@ class TickWork:
     """The work of a model's tick on a GPU, all rows at full context.
 
     ``weights_bytes`` are read once, ``frame_bytes`` for each frame of a row's context, ``row_bytes`` for a
-    row of any age. ``passes`` is the number of Mimi's directions. The language model has ``layers`` layers,
-    of which ``cross_layers`` attend to a voice, and a depformer of ``steps`` steps with ``step_layers``
-    layers each. Their weights have ``weight_bits`` bits: 16, 8 or 4. A backend reports all fields as numbers
-    (``BackendInfo.work``).
+    row of any age. ``passes`` is the number of Mimi's directions in use: encode, decode, or both. The
+    language model has ``layers`` layers, of which ``cross_layers`` attend to a voice, and a depformer of
+    ``steps`` steps with ``step_layers`` layers each. Their weights have ``weight_bits`` bits: 16, 8 or 4. A
+    backend reports all fields as numbers (``BackendInfo.work``).
     """
 
     weights_bytes: int
@@ -293,7 +293,7 @@ class TickWork:
 
 
 def product_s(weights_bytes: int, rows: int, card: GpuCard, bits: int) -> float:
-    """Cost of a wide product: weights from memory once, and all reads of its tiles from the cache.
+    """Seconds of a wide product: the weights are read once from memory, and the tiles from the cache.
 
     Each tile of rows reads all weights, and each tile of columns reads a tile's rows once more. With weights
     of 4 bits the instructions may take longer than both.

@@ -201,7 +201,7 @@ class PocketShape:
             )
 
     def recorded(self, pcm: FloatArray, spec: ModelSpec) -> Prompt:
-        """The voice of a recording, float32 ``[N]`` at the model's rate, only the first 30 s are used.
+        """The voice of a recording, float32 ``[N]`` at the model's rate; only the first 30 s are used.
 
         Raises:
             UnsupportedError: the weights cannot encode a voice, or the recording is shorter than a frame.
@@ -262,7 +262,9 @@ class PocketText:
         return Prepared(self.encode(whole)[:LONGEST_CHUNK_TOKENS], tail_frames)
 
     def longest_frames(self, tokens: int) -> int:
-        """Number of frames after which a chunk of ``tokens`` tokens ends, even if the model continues."""
+        """The maximum number of frames of a chunk of ``tokens`` tokens; the chunk ends there even if the
+        model continues.
+        """
         return longest_frames(tokens, self.frame_rate)
 
     def _write(self, text: str, *, is_capital: bool) -> tuple[str, int] | None:

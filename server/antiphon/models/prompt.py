@@ -142,7 +142,7 @@ class VoicePrompt:
 
 
 def takes_persona(spec: ModelSpec) -> bool:
-    """Whether a model was trained with such prompts."""
+    """Whether a model was trained with prompts of a persona."""
     return spec.family == PERSONA_FAMILY and spec.lm is not None
 
 

@@ -1,1 +1,1 @@
-"""Bytes to messages and back, sans I/O."""
+"""The protocols: conversion of bytes to messages and back, without I/O."""

@@ -47,7 +47,7 @@ class CallNamed:
 
 @dataclass(frozen=True, slots=True)
 class CallerAudio:
-    """Audio of the caller at a rate."""
+    """Audio of the caller, and its sample rate."""
 
     rate: int
     pcm: bytes

@@ -67,7 +67,7 @@ def segments_of(words: Sequence[TimedWord]) -> list[Segment]:
 
 
 def as_srt(segments: Iterable[Segment]) -> str:
-    """The SubRip file."""
+    """The segments as a SubRip file."""
     blocks = (
         f"{number}\n{_time(it.start_s, ',')} --> {_time(it.stop_s, ',')}\n{it.text}\n"
         for number, it in enumerate(segments, 1)
@@ -76,7 +76,7 @@ def as_srt(segments: Iterable[Segment]) -> str:
 
 
 def as_vtt(segments: Iterable[Segment]) -> str:
-    """The WebVTT file."""
+    """The segments as a WebVTT file."""
     blocks = (  # escaped: the three characters start entities and tags, and ``>`` could form an arrow
         f"{_time(it.start_s, '.')} --> {_time(it.stop_s, '.')}\n{escape(it.text, quote=False)}\n"
         for it in segments

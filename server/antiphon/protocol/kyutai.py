@@ -39,7 +39,7 @@ STEPS: Final = range(2**63)
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """The start of a client; the server is ready without it."""
+    """The first message of a client, which may omit it: the server is ready without it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

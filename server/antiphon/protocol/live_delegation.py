@@ -18,7 +18,7 @@ from antiphon.protocol.realtime_tools import MAX_OUTPUT_TOKENS, read_choice, rea
 
 
 class Target(StrEnum):
-    """The target of delegated work; an agent sends no decisions."""
+    """The target of delegated work: the client, or a text model with tools."""
 
     CLIENT = "client"
     RESPONSES = "responses"

@@ -29,7 +29,7 @@ class CloseReason(StrEnum):
 class SessionStarted:
     """The session has started, and the model gets its audio.
 
-    ``session`` is ``SessionConfig.shown``, ``resume`` how to resume it.
+    ``session`` is ``SessionConfig.shown``; ``resume`` has the data for resuming the session.
     """
 
     session: Mapping[str, Any]

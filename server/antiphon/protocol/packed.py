@@ -48,7 +48,7 @@ def unpack_map(data: bytes) -> dict[str, Any]:
     The content is checked before the map is built: lengths that the data cannot fill, more than ``MAX_ITEMS``
     items in arrays, more than ``MAX_CONTAINERS`` arrays and maps, and extension types are refused.
 
-    Long arrays of floats of one precision are float32 ``[N]``, in any number that fits.
+    Long arrays of floats of one precision become float32 ``[N]``; only the length of the data limits N.
 
     Raises:
         ProtocolError: the data is not such a map.

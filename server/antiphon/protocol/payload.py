@@ -78,7 +78,7 @@ def parse_object(text: str, what: str) -> dict[str, Any]:
 def encode_object(values: Mapping[str, Any], what: str) -> bytes:
     """An object as compact JSON in UTF-8, byte for byte equal to JavaScript's ``JSON.stringify``.
 
-    Whole numbers must be ints: 1.0 is written ``1.0`` here and ``1`` there.
+    Whole numbers must be ints, because JavaScript writes 1.0 as ``1``, and this function as ``1.0``.
 
     Raises:
         ProtocolError: JSON cannot represent a value.

@@ -58,7 +58,7 @@ class InputTurns:
         return len(self._turns) >= MAX_TURNS
 
     def appended(self) -> None:
-        """Add received audio."""
+        """Record that the client has sent audio."""
         self._has_audio = True
 
     def started(self, start_ms: int, item: str | None = None) -> list[Event]:

@@ -71,7 +71,7 @@ class Items:
         return event("conversation.item.added", previous_item_id=before, item=item)
 
     def replace(self, item: dict[str, Any]) -> None:
-        """Keep an item in its place, unless it was deleted."""
+        """Replace the item with the same id, unless it was deleted."""
         if item["id"] in self._items:
             self._keep(item)
 

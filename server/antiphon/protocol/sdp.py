@@ -1,9 +1,9 @@
 """A WebRTC offer in SDP (RFC 8866), checked and reduced before aiortc parses it.
 
-An offer may have one audio section, with Opus, and one of data channels. Only candidates with the address and
-port of a single machine are kept. A host name would need mDNS, and such a peer reaches the server first
-anyway. The end-of-candidates mark is removed too, because a peer may have an address that it does not know
-itself.
+An offer may have one audio section, with Opus, and one section for data channels. Only candidates with the
+address and port of a single machine are kept. A host name would need mDNS, and a peer that sends one contacts
+the server first anyway. The end-of-candidates mark is removed too, because a peer may have an address that it
+does not know itself.
 """
 
 from __future__ import annotations

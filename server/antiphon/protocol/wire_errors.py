@@ -55,9 +55,9 @@ class WireForm:
 
     ``close`` is the close code of a WebSocket on ``/api/chat`` and on Kyutai's paths, ``openai_close`` on
     OpenAI's paths. ``status`` is the HTTP status outside ``/v1/``, ``openai_status`` the status below
-    ``/v1/``. ``worker_status`` is the status for another worker or an operator's command, which retry from
-    500 on. ``type``, ``code`` and ``param`` are OpenAI's fields over HTTP; ``event`` has the type and the
-    code in events if they differ. ``kyutai`` replaces the message in Kyutai's ``Error``.
+    ``/v1/``. ``worker_status`` is the status for another worker or an operator's command, which retry after a
+    status of 500 or above. ``type``, ``code`` and ``param`` are OpenAI's fields over HTTP; ``event`` has the
+    type and the code in events if they differ. ``kyutai`` replaces the message in Kyutai's ``Error``.
     """
 
     close: CloseCode

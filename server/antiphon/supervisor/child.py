@@ -43,7 +43,7 @@ def ignore_signals() -> None:
 
 
 def control_socket(arguments: Sequence[str]) -> socket.socket:
-    """The control socket of a child that was started with ``arguments``: its descriptor, and the parent."""
+    """The control socket of a child; ``arguments`` has its descriptor and the parent's process id."""
     descriptor, parent = map(int, arguments)
     ignore_signals()
     die_with_parent(parent)

@@ -1,7 +1,8 @@
 """Messages between the supervisor and its children over control sockets.
 
 Descriptors are sent with a message: with ``Begin`` the front end's links to the engines, with ``NewFrontEnd``
-an engine's end of one, with ``Connection`` an accepted connection, and with ``Link`` one end of a socket.
+an engine's end of such a link, with ``Connection`` an accepted connection, and with ``Link`` one end of a
+socket.
 """
 
 from __future__ import annotations
@@ -66,21 +67,23 @@ class Connection(Message, frozen=True):
 
 
 class Link(Message, frozen=True):
-    """From a front end, and passed to the one of this number: a link for a connection from this address."""
+    """From one front end, and passed on to the front end with the number ``front_end``: a link for a
+    connection of the client at ``address``.
+    """
 
     front_end: int
     address: str
 
 
 class MakeRoom(Message, frozen=True):
-    """To a front end: close up to ``count`` connections without a whole request in time."""
+    """To a front end: close up to ``count`` connections that have sent no whole request in time."""
 
     count: int
 
 
 class Load(Message, frozen=True):
-    """From a front end: the number of connections received so far, of active ones, and the connections closed
-    since the last report.
+    """From a front end: the number of connections received so far, the number of active connections, and the
+    connections closed since the last report.
     """
 
     received: int
@@ -89,7 +92,7 @@ class Load(Message, frozen=True):
 
 
 class NewFrontEnd(Message, frozen=True):
-    """To the engine: a front end, of this process, will use the attached link."""
+    """To the engine: the front end with this number, in the process ``pid``, will use the attached link."""
 
     number: int
     pid: int
@@ -102,7 +105,7 @@ class GoneFrontEnd(Message, frozen=True):
 
 
 class Stuck(Message, frozen=True):
-    """From the engine: the front end of this process reads no messages, so its calls have ended."""
+    """From the engine: the front end in the process ``pid`` reads no messages, so its calls have ended."""
 
     pid: int
 

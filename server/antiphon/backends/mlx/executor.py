@@ -143,7 +143,7 @@ class MlxRows:
             evaluate(self.state.tensors)
 
     def choose_threads(self) -> None:
-        """No effect: mlx has one way to use threads."""
+        """No effect: there is no choice of threads with mlx."""
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters; no effect for a codec."""
@@ -378,9 +378,8 @@ class MlxFrames(MlxRows):
 class ScriptedChooser:
     """Samples as usual, but with prescribed text input: ``choices`` int32 ``[n, 2]``.
 
-    The first column is for a model that requests a word, the second for one that does not. The device
-    therefore computes text and audio without asking the host, which has the script. ``asked`` is the sampled
-    token.
+    The first column is used if the model requests a word, the second if it does not. The device therefore
+    computes text and audio without asking the host, which has the script. ``asked`` is the sampled token.
     """
 
     def __init__(self, sampler: Sampler, choices: mx.array) -> None:

@@ -1,7 +1,7 @@
 """One step of a language model: delay cache, temporal transformer, sampling, depformer.
 
-Stream k's token for frame f enters the model at step f + delays[k] + 1 (0 for the initial token before it).
-The rule is upstream's (``moshi/models/lm.py``, ``LMGen``), as in :mod:`antiphon.models.delays`.
+Stream k's token for frame f enters the model at step f + delays[k] + 1; its initial token enters at the steps
+before. The rule is upstream's (``moshi/models/lm.py``, ``LMGen``), as in :mod:`antiphon.models.delays`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DelayCache:
     def heard(self, step: Packed, offsets: mx.array, tokens: mx.array) -> mx.array:
         """Store the rows' input of step ``offsets [n]``; returns the model's input of every stream.
 
-        ``tokens`` int32 ``[n, n_q + 1 - generated]``, to int32 ``[n, 1 + n_q]``.
+        ``tokens`` is int32 ``[n, n_q + 1 - generated]``, the result int32 ``[n, 1 + n_q]``.
         """
         cache = step.read("lm.tokens")
         if tokens.shape[1]:

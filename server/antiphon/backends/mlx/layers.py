@@ -60,7 +60,7 @@ class Matrix:
         return mx.quantized_matmul(x, self.weight, self.scales, self.biases, True, self.group_size, self.bits)
 
     def rows(self, index: mx.array) -> mx.array:
-        """The rows of an index ``[...]``, as ``[..., columns]``."""
+        """The rows with the numbers ``index [...]``, as ``[..., columns]``."""
         if self.scales is None or self.biases is None:
             return self.weight[index]
         parts = (self.weight[index], self.scales[index], self.biases[index])

@@ -111,7 +111,9 @@ class CausalConvTranspose1d:
 
 
 class Seanet:
-    """The "encoder", ``[n, frame_samples, 1]`` to ``[n, positions, dimension]``, or the "decoder", back."""
+    """The "encoder" (``[n, frame_samples, 1]`` to ``[n, positions, dimension]``) or the "decoder" (the
+    reverse).
+    """
 
     def __init__(self, name: str, config: SeanetConfig, weights: Weights) -> None:
         """Take the weights."""

@@ -122,7 +122,7 @@ def attend_by_runs(step: Step, q: mx.array, attend: Callable[[mx.array, int], mx
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The common values of all layers in one forward pass.
+    """The values that all layers share in one forward pass.
 
     ``slots [n, T]`` are the slots to write. ``mask`` bool ``[n, 1, T, keys]``: the visible keys of each.
     ``turn``: cosine and sine of the rotation, if there is one. ``lengths``: the slots that each run of rows

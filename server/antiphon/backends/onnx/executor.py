@@ -38,7 +38,8 @@ TRIAL_ROWS, TRIAL_FRAMES = 4, 4
 
 
 class Language:
-    """A Moshi-family language model over S rows; a step is read, speak, and :meth:`DelayRings.outputs`.
+    """A Moshi-family language model over S rows; a step calls :meth:`read`, :meth:`speak` and
+    :meth:`DelayRings.outputs`.
 
     Each call names the rows of the step, int32 ``[m]``; all arrays are in their order.
     """
@@ -105,7 +106,7 @@ class Language:
 
     @property
     def bytes(self) -> int:
-        """Bytes of this state of all rows."""
+        """Bytes of the state outside of the graphs, for all rows."""
         return self.delays.state_bytes + self.sampler.state_bytes
 
 
@@ -133,7 +134,8 @@ class OnnxRows:
             self.language.allocate(slots)
 
     def time_row(self, frame: Callable[[IntArray], object]) -> float:
-        """A row's part of a ``frame`` of several rows in milliseconds, the minimum of a few.
+        """Milliseconds of a ``frame`` of several rows, divided by the number of rows: the minimum of some
+        trials.
 
         Afterwards there is one fresh row.
         """
@@ -219,7 +221,7 @@ class OnnxFrames(OnnxRows, HostArrays):
     """Runs codec, duplex and stt models; implements :class:`antiphon.backends.base.FrameExecutor`."""
 
     def run(self, work: Work) -> Result:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """See :class:`antiphon.backends.base.FrameExecutor`."""
         rows, is_fixed, watch = work.rows, work.is_fixed, Stopwatch()
         self.reset(rows[work.is_fresh])
         encode = self.stages["encode"]
@@ -244,7 +246,7 @@ class OnnxFrames(OnnxRows, HostArrays):
 
 
 class OnnxTexts(OnnxRows, HostArrays):
-    """Tts models; see :class:`antiphon.backends.base.TextExecutor`. ``voice`` has one row."""
+    """Runs tts models; see :class:`antiphon.backends.base.TextExecutor`. The stage ``voice`` has one row."""
 
     def __init__(
         self, spec: ModelSpec, stages: Mapping[str, Stage], facts: BackendInfo, voice: Stage | None = None
@@ -268,7 +270,7 @@ class OnnxTexts(OnnxRows, HostArrays):
         self.reset(rows)
 
     def advance(self, step: TextStep) -> TextResult:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """See :class:`antiphon.backends.base.TextExecutor`."""
         language, rows, is_fixed, watch = self.language, step.rows, step.is_fixed, Stopwatch()
         assert language is not None
         asked, outputs = language.read(rows, np.empty((rows.size, 0), np.int32), watch, is_fixed=is_fixed)
@@ -298,7 +300,7 @@ class OnnxTexts(OnnxRows, HostArrays):
         return {name: array[0] for name, array in found.items()}
 
     def write_voice(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """See :class:`antiphon.backends.base.TextExecutor`."""
         for name, array in tensors.items():
             self.stages["lm"].state.arrays[name][row] = array
 

@@ -30,7 +30,7 @@ SLOT_AXES: Final[Mapping[str, int]] = {
 class RowState:
     """S rows of a graph's state, each tensor ``[S, *shape]``.
 
-    A reset also keeps a tensor that no run changes (``StateFormat.output`` None). It is large, and is
+    A reset does not erase a tensor that no run changes (``StateFormat.output`` None): it is large, and is
     overwritten when the row gets another voice.
     """
 
@@ -45,7 +45,7 @@ class RowState:
     def reset(self, rows: Sequence[int] | IntArray) -> None:
         """Reset rows to fresh ones, bit for bit: old content is erased, not only hidden.
 
-        A ring is fresh beyond its position.
+        Of a ring only the filled part is erased, because the rest is already fresh.
         """
         for row in rows:
             own = {name: array[row, ...] for name, array in self.arrays.items()}
@@ -189,7 +189,7 @@ class Graph:
 
     @property
     def bytes(self) -> int:
-        """Bytes of state of all rows, with the copies during a run."""
+        """Bytes of state of all rows, including the copies that a run makes."""
         return self.state.bytes + sum(array.nbytes for array in self._aside.values())
 
 

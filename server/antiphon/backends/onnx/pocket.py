@@ -57,8 +57,9 @@ class Frames(NamedTuple):
 
 
 class OnnxUtterances(OnnxRows, HostArrays):
-    """S rows of the stages "encode" (if the model accepts recordings), "lm" and "decode", and of their
-    texts."""
+    """S rows of the stages "encode" (if the model accepts recordings), "lm" and "decode", and the rows'
+    texts.
+    """
 
     def __init__(
         self,

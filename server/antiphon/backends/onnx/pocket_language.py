@@ -20,9 +20,10 @@ POSITION: Final = "lm.position"
 class PocketLanguage:
     """The keys and values of S rows; each row starts with its voice.
 
-    Graphs write at a row's position, which limits their reads. In a run, an idle row gets one hidden
-    position; the end of a text gets hidden positions too. ``voice`` counts the positions of the voices,
-    ``reached`` the positions written since the reset; both are int64 ``[S]``.
+    Graphs write at a row's position, and read only the positions before it. A run may write positions that it
+    does not count: one in an idle row, and several after the end of a text. The next run overwrites these.
+    ``voice`` counts the positions of the voices, ``reached`` the positions written since the reset; both are
+    int64 ``[S]``.
     """
 
     def __init__(self, read: Stage, lm: Stage, shape: PocketShape) -> None:
@@ -31,7 +32,7 @@ class PocketLanguage:
         self.allocate(lm.slots)
 
     def allocate(self, slots: int) -> None:
-        """Allocate ``slots`` fresh rows, after those of ``lm``."""
+        """Allocate ``slots`` fresh rows; the stage "lm" must have allocated its rows before."""
         self._read.allocate(slots)
         self._read.graph.state.arrays.update(self._lm.state.arrays)
         self.voice: NDArray[np.int64] = np.zeros(slots, np.int64)
@@ -44,7 +45,7 @@ class PocketLanguage:
         return found
 
     def reset(self, rows: Sequence[int]) -> None:
-        """Reset rows bit for bit: hidden positions are erased too."""
+        """Reset rows bit for bit: all positions that were written are erased."""
         for row in rows:
             own = min(int(self.positions[row]) + 1, self._shape.capacity)  # one more for an idle row
             self.positions[row] = max(self._reached[row], own)

@@ -35,8 +35,8 @@ class Stage:
     copied back. If a row has more state, the state remains in place and the graph runs over windows of
     neighbouring rows; idle rows in a window do not advance. ``cost`` decides which gaps a window bridges.
     With at least ``split_from`` rows the windows are cut into one part per thread, and the parts run at the
-    same time. ``is_spinning``: threads keep their cores while they wait within a run. The stage measures all
-    three, the last two only with an ``opener``; it decides once whether to spin and to use parts.
+    same time. ``is_spinning``: threads keep their cores while they wait within a run. The stage measures to
+    choose ``cost`` and, with an ``opener``, the other two; it decides once whether to spin and to use parts.
     """
 
     def __init__(
@@ -113,8 +113,8 @@ class Stage:
         Each measurement uses rows that were not just run, so that rings are read from memory, as in a call.
         The cost of a run is that of the fastest one, because sockets that share the threads' cores slow the
         others. The first call chooses the mode by medians; later calls measure only the chosen mode. If the
-        chosen mode uses parts, a later call keeps them, and if they are slower then, also the former
-        ``split_from``.
+        chosen mode uses parts, later calls measure ``split_from`` again; the former value stays if parts are
+        then slower.
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a flag, a top-1: valid input for every graph

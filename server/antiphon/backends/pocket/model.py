@@ -133,7 +133,7 @@ class PocketModel:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The device of the model."""
+        """The versions of the packages that compute, by name."""
         return {"torch": torch.__version__}
 
     # Text.
@@ -195,7 +195,9 @@ class PocketModel:
         return Opening(state, max_frames, prepared[1] + 2 if recommended is None else recommended)
 
     def longest_frames(self, tokens: int) -> int:
-        """Number of frames after which a chunk of ``tokens`` tokens ends, even if the model continues."""
+        """The maximum number of frames of a chunk of ``tokens`` tokens; the chunk ends there even if the
+        model continues.
+        """
         return int(self._model._estimate_max_gen_len(tokens))
 
     def codec(self, max_frames: int) -> State:

@@ -33,7 +33,7 @@ class Frame(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Utterance(Speech):
-    """A speech with its tensors.
+    """An utterance in progress, with its tensors.
 
     ``thought``: the language model's output for ``latent``, if several rows were computed together.
     """

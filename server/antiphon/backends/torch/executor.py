@@ -242,7 +242,7 @@ class TorchRows:
                     self._state.tensors[name].fill_(frames * positions)
 
     def choose_threads(self) -> None:
-        """No effect: torch uses threads in one way."""
+        """No effect: there is no choice of threads with torch."""
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters; no effect for a codec."""

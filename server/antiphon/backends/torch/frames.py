@@ -22,7 +22,7 @@ PASS_FRAMES = {"cpu": 8, "cuda": 32}
 
 
 class TorchFrames(TorchRows):
-    """Codec, duplex and stt models; see :class:`antiphon.backends.base.FrameExecutor`."""
+    """Runs codec, duplex and stt models; see :class:`antiphon.backends.base.FrameExecutor`."""
 
     @torch.inference_mode()
     def run(self, work: Work) -> Result:

@@ -1,7 +1,8 @@
 """One step of a language model, with or without guidance: delays, temporal transformer, sampling, depformer.
 
-**Delays**: stream k's token for frame f enters the model at step f + delays[k] + 1 (0 for the initial token
-before it). The rule is upstream's (``moshi/models/lm.py``, ``LMGen``), as in :mod:`antiphon.models.delays`.
+**Delays**: stream k's token for frame f enters the model at step f + delays[k] + 1; its initial token enters
+at the steps before. The rule is upstream's (``moshi/models/lm.py``, ``LMGen``), as in
+:mod:`antiphon.models.delays`.
 
 **Guidance**, classifier-free: for the transformer every row is two sequences, one conditioned and one
 unconditioned. As in upstream's ``TTSModel`` and ``LMGen``, the second sequence has the same audio, no text
@@ -59,7 +60,7 @@ class DelayCache:
     def heard(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
         """Store the rows' input of step ``offsets [n]``; returns the model's input of every stream.
 
-        ``tokens`` int64 ``[n, n_q + 1 - generated]``, to int64 ``[n, 1 + n_q, 1]``.
+        ``tokens`` is int64 ``[n, n_q + 1 - generated]``, the result int64 ``[n, 1 + n_q, 1]``.
         """
         if self._kernels is not None and isinstance(step, PackedStep):
             given: Tensor = self._kernels.delayed_input(self._kept(step), step.rows, offsets, tokens)
@@ -78,8 +79,8 @@ class DelayCache:
     def spoken(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
         """Store the model's output of step ``offsets [n]``; returns the frame that is now complete.
 
-        ``tokens`` int64 ``[n, generated]`` to the same. The result for rows with ``offsets < max_delay`` is
-        undefined: they have no complete frame.
+        ``tokens`` and the result are int64 ``[n, generated]``. The result for rows with ``offsets <
+        max_delay`` is undefined: they have no complete frame.
         """
         if self._kernels is not None and isinstance(step, PackedStep):
             done: Tensor = self._kernels.delayed_output(self._kept(step), offsets, tokens, self.max_delay)

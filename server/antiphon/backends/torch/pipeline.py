@@ -351,7 +351,9 @@ class Pipeline:
 
     @property
     def layout(self) -> LayoutKind:
-        """The layout of a tick's rows; on a GPU without kernels a tick has about 20,000 launches."""
+        """The layout of a tick's rows. On a GPU without kernels it is EAGER, because a graph of a tick would
+        have about 20,000 launches.
+        """
         is_captured = self.device.type == "cuda" and self.is_fused
         return LayoutKind.PADDED if is_captured else LayoutKind.EAGER
 

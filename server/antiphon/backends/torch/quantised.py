@@ -10,8 +10,8 @@ products are not faster than INT8 products, and less exact.
 
 **INT4**: two weights a byte and one scale for each block of a row; inputs stay in float. On a CPU torch's
 INT4 product computes in bfloat16. Rounding inputs and results to bfloat16 changes each by 0.2 %; INT4 changes
-the weights by 8 % (docs/adr/0019-quantisation-recipes.md). A shape or a CPU without that form expands the
-weight in every call; a GPU rejects the form (:func:`check_forms`).
+the weights by 8 % (docs/adr/0019-quantisation-recipes.md). If the CPU or the shape does not support this
+product, every call expands the weight; a GPU rejects the format (:func:`check_forms`).
 
 **INT4 with rounded inputs** (W4A8): rows are rounded as for INT8, and each block is a product of integers,
 exact in int32. Products are scaled in float32, and added from the first block to the last. A GPU's kernel
@@ -137,7 +137,7 @@ class Int4Linear(nn.Module):
 
     @property
     def is_paired(self) -> bool:
-        """Whether a GPU's kernel multiplies."""
+        """Whether :meth:`pair` has arranged the weight for a GPU's kernel."""
         return self._paired_product is not None
 
     def pack(self) -> None:

@@ -29,9 +29,8 @@ _STAGES: Final = {True: "text", False: "lm"}
 class ScriptedChooser:
     """Samples as usual, but with prescribed text input: ``choices`` int64 ``[n, 2]``.
 
-    The first column is for a model that requests a word, the second for one that does not. The device
-    therefore computes text and audio without asking the host, which has the script. ``asked`` is the sampled
-    token.
+    The first column is used if the model requests a word, the second if it does not. The device therefore
+    computes text and audio without asking the host, which has the script. ``asked`` is the sampled token.
     """
 
     sampler: Sampler
@@ -49,7 +48,7 @@ class ScriptedChooser:
 
 
 class TorchTts(TorchRows):
-    """Tts models; see :class:`antiphon.backends.base.TextExecutor`. There are no input codes."""
+    """Runs tts models; see :class:`antiphon.backends.base.TextExecutor`. There are no input codes."""
 
     def __init__(
         self,

@@ -36,10 +36,11 @@ RETRY_AFTER_S: Final = 5
 
 
 class SupervisorClient:
-    """Sessions by key, requests of workers, the trial of a canary, and questions of operators.
+    """Asks the supervisor about sessions by key, requests of workers, the trial of a canary, and answers for
+    operators.
 
-    ``phase`` is the phase of the trial in the supervisor's last report. ``shared`` answers in a
-    single-process server; it is None if another process answers.
+    ``phase`` is the phase of the trial in the supervisor's last report. ``shared`` answers instead of a
+    supervisor in a single-process server, and is None in other servers.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class SupervisorClient:
 
     @classmethod
     def here(cls) -> Self:
-        """The client of a single-process server: messages are handled where they are sent."""
+        """The client of a single-process server, whose own process handles the messages."""
         shared = SharedState()
 
         async def ask(message: Message) -> Message:

@@ -70,7 +70,9 @@ IDLE_TEXT: Final = "The caller is silent for a while now. Say one short sentence
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgentParts:
-    """The parts of an agent; it first speaks ``greeting``, and speaks ``sorry`` if the text model fails."""
+    """The parts of an agent. The agent first speaks ``greeting``; if the text model fails, it speaks
+    ``sorry``.
+    """
 
     name: str
     stt: ServedModel

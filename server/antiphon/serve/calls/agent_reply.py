@@ -61,7 +61,8 @@ _TOO_LONG: Final = re.compile(rf"\S{{{MAX_WORD_CHARS}}}(?=\S)")
 
 
 class Reply:
-    """One reply, made from the pieces of a text model. It answers ``asked``, or a turn if that is None.
+    """One reply, made from the pieces of a text model. It answers the request ``asked``, or a turn if
+    ``asked`` is None.
 
     With ``is_early`` it sends nothing until :meth:`release`. ``voice`` is the synthesiser, which must be
     idle; None makes the reply text only. If it ``is_kept``, ``item`` and ``entry`` are its place in the
@@ -159,7 +160,7 @@ class Reply:
         return math.floor(1000 * self._heard_s(now_s))
 
     def over(self, outcome: str) -> ReplyOver:
-        """End it, and the request."""
+        """End the reply, and the request to the text model."""
         self._task.cancel()
         tokens = self._tokens
         return ReplyOver(outcome, self._error, tokens.tokens_in, tokens.tokens_out)

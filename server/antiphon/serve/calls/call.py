@@ -160,7 +160,9 @@ class Call:
         await transport.close(code, str(error))
 
     def expect(self, transport: Transport) -> None:
-        """Count as active before this connection is up; an end until then closes it."""
+        """Count the call as active before its connection ``transport`` is open. If the call ends before, the
+        connection is closed.
+        """
         self._expected = transport
         self._services.calls.add(self)
 

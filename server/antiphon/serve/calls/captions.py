@@ -40,7 +40,7 @@ class Captions:
         self._is_finishing = False
 
     async def admit(self, notify: Notify) -> events.Info | None:
-        """Request a row at once; returns the notice for the client if there is none."""
+        """Request a row at once; if no row is free, return the notice for the client."""
         try:
             hearing = Transcriber(self._model, self._clock)
             await hearing.open(notify)

@@ -2,7 +2,7 @@
 end's process.
 
 The call waits with its rows, its participant and its dialect, until its client continues it on another
-connection. One that reaches another front end is passed on
+connection. A connection that reaches another front end is passed on to the call's front end
 (:mod:`antiphon.serve.hosting.front_end_links`). The client's side is :mod:`antiphon.protocol.resume`.
 """
 

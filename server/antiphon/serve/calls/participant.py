@@ -31,13 +31,13 @@ class Participant(ABC, Generic[R]):
     """The answering side of a call, with replies of the type ``R``; used on the event loop, where no method
     waits.
 
-    ``is_full``: the client is not read for now. ``is_done``: no reply follows. ``words`` counts words given
-    to it, or transcribed by it. ``kept_from`` is the first input frame whose reply may still arrive after a
-    flush; it is None once the client is notified. ``due_s`` is the time at which :meth:`advance` has work.
-    ``name`` is its name in usage records, if it differs from the name of its model. ``voice_spec`` is the
-    model of its audio, if that is another model. ``tokens_in`` and ``tokens_out`` count the tokens of a text
-    model so far. ``session`` is the engine's session, if any; the first ``lead_frames`` frames of its input
-    are not the client's.
+    ``is_full``: the server reads nothing from the client for now. ``is_done``: no reply follows. ``words``
+    counts words given to it, or transcribed by it. ``kept_from`` is the first input frame whose reply may
+    still arrive after a flush; it is None once the client is notified. ``due_s`` is the time at which
+    :meth:`advance` has work. ``name`` is its name in usage records, if it differs from the name of its model.
+    ``voice_spec`` is the model of its audio, if that is another model. ``tokens_in`` and ``tokens_out`` count
+    the tokens of a text model so far. ``session`` is the engine's session, if any; the first ``lead_frames``
+    frames of its input are not the client's.
     """
 
     session: CallSession | None = None

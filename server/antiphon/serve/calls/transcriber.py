@@ -36,7 +36,7 @@ QUIET_S: Final = 0.16
 
 @dataclass(frozen=True, slots=True)
 class AsrNews:
-    """New words, to be sent at once, and the replies sent with them.
+    """New words, and the replies that are sent together with them.
 
     ``buffered_samples`` of the caller's audio wait for the model.
     """

@@ -53,7 +53,8 @@ class HelloFacts:
 
 @dataclass(slots=True)
 class PushAudio:
-    """Audio ``pcm``, float32 ``[N]`` at the model's rate, from ``seconds`` seconds that the client sent.
+    """Audio ``pcm``, float32 ``[N]`` at the model's rate, decoded from ``seconds`` seconds of the client's
+    audio.
 
     ``pcm`` is empty if the model ignores it.
     """

@@ -1,4 +1,4 @@
-"""Audio in the events of OpenAI's protocols: its format as a codec's value, and an error about a field."""
+"""Audio in the events of OpenAI's protocols: the codec of its format, its samples, and a check for files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CODECS: Final = {Encoding.PCM: "pcm_s16le", Encoding.PCMU: "pcmu", Encoding.PCMA
 
 
 def line_of(audio: LiveFormat) -> WireFormat:
-    """A session's format as the codec's value."""
+    """The codec of a session's format, and its rate."""
     return WireFormat(CODECS[audio.encoding], audio.rate)
 
 
@@ -34,7 +34,7 @@ SAMPLES_FOLLOW: Final = "WAV"
 
 
 class EventAudio:
-    """The audio in the events of one session: plain samples."""
+    """Detects files in the events of one session, whose audio must be plain samples."""
 
     def __init__(self, renewal: str) -> None:
         """Start without a file; ``renewal`` names the events that :meth:`renew` is called for."""
@@ -51,7 +51,7 @@ class EventAudio:
         self._has_refused = self._is_in_file = bool(kept)
 
     def renew(self) -> None:
-        """Start again; later audio does not belong to an earlier file."""
+        """Accept audio again: later audio does not belong to an earlier file."""
         self._has_refused = self._is_in_file = False
 
     def is_file(self, audio: bytes, event_id: str | None) -> bool:

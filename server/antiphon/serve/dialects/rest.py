@@ -27,7 +27,8 @@ from antiphon.serve.transport.transport import Message
 class SpeechDialect(Dialect[Piece]):
     """The dialect of a request that has one text read aloud; ``body`` encodes the audio.
 
-    ``words`` is the number of words of the text, ``unspoken`` that of words that the model cannot speak.
+    ``words`` is the number of words of the text, ``unspoken`` the number of words that the model cannot
+    speak.
 
     ``event_of`` returns the event of an error that ends a stream of events.
     """

@@ -20,7 +20,7 @@ ANY: Final = ("0.0.0.0", "::")
 
 
 class Announcement:
-    """The ports of a server that mDNS announces; ``options`` are those of zeroconf.
+    """The ports of a server that mDNS announces; ``options`` are options of zeroconf.
 
     ``names`` has the names of the services, once they are announced.
     """

@@ -23,7 +23,7 @@ BY_CALLER: Final = "caller"
 
 
 class CanaryRouter:
-    """Chooses the version of each new call of the stable model, and judges its quality."""
+    """Chooses the version for each new call of the stable model, and compares the calls of both versions."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class CanaryRouter:
         """Choose the version for a call that requests ``model``; a call that ``resumes`` gets the stable one.
 
         While the canary would not admit a call at once, a call gets the stable version and is not compared.
-        Otherwise the stable version would get all calls of busy moments. A call that names the canary gets
+        Otherwise only the stable version would be compared in busy moments. A call that names the canary gets
         the canary, and is not compared.
         """
         if model is not self._named and model is not self._arms[TrialArm.STABLE]:

@@ -139,7 +139,8 @@ def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkp
 def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, *notes: str, cpu: str | None = None) -> str:
     """One model with its parameters, the beginning of its manifest's SHA-256, and the engine's ``notes``.
 
-    ``cpu`` None are this machine's instructions; without those for INT8 the cost is named.
+    ``cpu`` is the name of a CPU's instructions for INT8; None means this machine's CPU. If the CPU has no
+    VNNI, the text describes the cost.
     """
     digest = checkpoint.digest[:DIGEST_DIGITS]
     files = f"files {digest}" if digest else "files without a manifest"

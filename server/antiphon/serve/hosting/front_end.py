@@ -145,8 +145,8 @@ class Connections:
             self._report()
 
     def make_room(self, count: int) -> None:
-        """Close up to ``count`` connections that have been without a complete request (on a TCP port, between
-        two) for ``HEAD_S``, the longest idle first.
+        """Close up to ``count`` connections that have had no complete request for ``HEAD_S`` (on a TCP port:
+        no request in progress), the longest idle first.
         """
         loop = asyncio.get_running_loop()
         idle: list[tuple[float, Handling]] = [(since_s, it) for it, (since_s, _) in self._unasked.items()]

@@ -34,7 +34,7 @@ BUFFER_BYTES: Final = 16_384
 
 
 class FrontEndLinks:
-    """The links from the front end of this ``number`` to others of its server."""
+    """The links from the front end with this ``number`` to the other front ends of its server."""
 
     def __init__(self, number: int, send: Callable[[Link, Sequence[int]], None], limits: Limits) -> None:
         """Begin without links; ``send`` sends a link with its descriptor to the supervisor."""
@@ -47,11 +47,11 @@ class FrontEndLinks:
     async def pass_on(self, request: web.Request) -> web.StreamResponse | None:
         """Serve a WebSocket through the front end that its query names, until it closes.
 
-        None if the query names no other one. A client that reads nothing for ``liveness_timeout_s`` is cut
-        off.
+        The result is None if the query names no other front end. A client that reads nothing for
+        ``liveness_timeout_s`` is cut off.
 
         Raises:
-            ServerFullError: the other one does not accept it.
+            ServerFullError: the other front end does not accept the connection.
         """
         number = self._named(request.query)
         if number is None or not is_upgrade(request):
@@ -107,7 +107,7 @@ class Outgoing:
         self._link.close()
 
     def end(self, limit_s: float) -> None:
-        """Cut the client off after ``limit_s`` seconds, in which it may take what waits for it."""
+        """Cut the client off after ``limit_s`` seconds, in which it may read the bytes that wait for it."""
         asyncio.get_running_loop().call_later(limit_s, self._abort)
 
     def _abort(self) -> None:

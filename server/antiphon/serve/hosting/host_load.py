@@ -27,7 +27,8 @@ SPELLS: Final = 4
 def measure_host_load(front_ends: int | None, clock: Callable[[], float] = time.thread_time) -> HostLoad:
     """The load of Opus calls on this machine, from the time in which it encodes and decodes 2 s of noise.
 
-    ``front_ends`` processes have the sockets, or with None the engine's own. ``clock`` is processor time.
+    ``front_ends`` processes have the sockets; if it is None, the engine's process has them. ``clock`` is
+    processor time.
 
     Raises:
         AudioError: libopus is missing.

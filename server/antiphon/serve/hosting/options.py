@@ -138,7 +138,8 @@ def check_files(config: ServerConfig) -> None:
     """Check every variable, file and folder that an option names: inputs must be readable, outputs writable.
 
     Raises:
-        ConfigError: a variable, file, folder or address cannot be used; the message names the option and it.
+        ConfigError: a variable, file, folder or address cannot be used; the message names the option and the
+            value.
         MissingExtraError: calls by WebRTC, without the extra.
     """
     port_tls(config)

@@ -17,9 +17,8 @@ from antiphon.supervisor.address import bound
 
 @dataclass(frozen=True, slots=True)
 class PortTls:
-    """The TLS of a server's ports: ``callers`` on all but ``workers_port``, which has ``workers``.
-
-    ``bare`` ports have none.
+    """The TLS settings of a server's ports: ``workers`` on ``workers_port``, none on the ``bare`` ports, and
+    ``callers`` on all others.
     """
 
     callers: ssl.SSLContext | None = None

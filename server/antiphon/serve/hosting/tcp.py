@@ -27,7 +27,7 @@ KEEPALIVE_PROBES: Final = 3
 
 
 class TcpServer:
-    """The TCP ports of a front end; ``connections`` are open."""
+    """The TCP ports of a front end; ``connections`` are the open connections."""
 
     def __init__(self, services: Services, ports: Sequence[TcpPort]) -> None:
         """Prepare to serve ``ports``, which other code opens."""

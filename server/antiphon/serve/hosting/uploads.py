@@ -109,7 +109,7 @@ class Spool:
         self._try(lambda: self._spooled.write(data))
 
     def flush(self) -> None:
-        """Flush all bytes to where they are read from; raises as :meth:`write`."""
+        """Write all buffered bytes, so that they can be read; raises as :meth:`write`."""
         self._try(self._spooled.flush)
 
     def close(self) -> None:

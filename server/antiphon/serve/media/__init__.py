@@ -1,1 +1,1 @@
-"""Bytes to samples and samples to bytes."""
+"""The media of calls: audio lines, voices and recordings."""

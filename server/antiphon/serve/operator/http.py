@@ -38,7 +38,7 @@ async def build_info(
 
 
 def product() -> web.Response:
-    """The part that callers without a key may see."""
+    """The part of :func:`build_info` that callers without a key may see."""
     return web.json_response({"name": "antiphon", "version": __version__})
 
 

@@ -82,11 +82,11 @@ async def transcribe(
     """The words of a recording as a ``body``, sent as they are recognised; ``event_of`` returns the event of
     an error that ends a stream.
 
-    ``ends`` processes the recording.
+    ``ends`` gets the recording's samples, and finds the ends of words.
 
     Raises:
         AudioError: the recording cannot be read to its end, or is too long. AntiphonError: no session could
-        begin, or the session or the server ended before any byte was sent.
+            begin, or the session or the server ended before any byte was sent.
     """
     limits = services.config.limits
     transcriber = Transcriber(model, services.clock, post_wait_s(request, limits))

@@ -3,8 +3,8 @@
 A GET is a WebSocket, a POST an offer of WebRTC. Every refusal is sent before the upgrade, with an HTTP
 status: 400 for the query or the prompt, and from the checks of :mod:`antiphon.serve.routes.routing` 401 for
 the key, 403 for the origin, 404 for the model, 429 for the number of sessions, and 503 for a full or draining
-server. Extended clients (``?ext=1``) are browsers, which cannot read a failed upgrade: from 404 on they are
-upgraded, answered with the reason in an ``error`` event, and closed with its code.
+server. Extended clients (``?ext=1``) are browsers, which cannot read a failed upgrade: for a status of 404 or
+above, their request is upgraded, answered with the reason in an ``error`` event, and closed with its code.
 """
 
 from __future__ import annotations

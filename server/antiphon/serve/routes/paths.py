@@ -62,9 +62,9 @@ def cleaned(path: str) -> str:
 
 
 def near_to(path: str) -> Iterator[str]:
-    """Paths that a client may have meant whose base is too long, or too short.
+    """Paths that a client may have meant by ``path``, if the client's base address is too long or too short.
 
-    Paths of the model that the path names come first.
+    Paths of a model that ``path`` names come first.
     """
     segments = path.split("/")[1 : MAX_SEGMENTS + 1]
     model = "/" + "/".join(segments[:2]) if segments[0] == "m" else ""

@@ -210,8 +210,8 @@ def add_question(
 ) -> None:
     """Register a GET about models: all of them, or the one named by ``?model=`` or ``/m/NAME``.
 
-    If keys are required it needs one, unless ``open_as`` is in the open paths; a caller without a key gets
-    the answer ``without_key``.
+    If keys are required, a request needs one, unless ``open_as`` is in the open paths; a caller without a key
+    gets the answer ``without_key``.
     """
 
     async def handle(request: web.Request) -> web.StreamResponse:

@@ -96,8 +96,8 @@ def normed_rows(x: Tensor, norm: nn.Module, linear: nn.Module) -> LinearInput:
 
 
 def widened_rows(block: GatedFeedForward, rows: LinearInput) -> LinearInput:
-    """Turn rows of ``linear_in`` into rows of ``linear_out``. The product gates a few rows; more rows need a
-    launch.
+    """Turn rows of ``linear_in`` into rows of ``linear_out``. For a few rows the kernel of the product also
+    gates them; more rows need a launch of their own.
     """
     if rows.is_unmade and block.activation is functional.silu and rounds(block.linear_out):
         assert isinstance(block.linear_in, Int8Linear)

@@ -152,7 +152,7 @@ def decode_attention(
 
 @dataclass(frozen=True, slots=True)
 class FrameWindow:
-    """The common values of all layers in one frame of T positions.
+    """The values that all layers share in one frame of T positions.
 
     ``first`` int64 ``[n]`` is the first position, ``slots`` int64 ``[n, T]`` are the positions' slots in the
     ring, of which at most ``length`` are filled. ``tickets``: see :func:`decode_attention`.

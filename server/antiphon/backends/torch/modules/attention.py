@@ -170,7 +170,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The common values of all layers in one forward pass by torch's own operations.
+    """The values that all layers share in one forward pass with torch's own operations.
 
     ``slots [n, W]``: the slots of its last W positions. ``wide`` is for several frames at once: attention
     reads the old ring plus this pass's keys. Otherwise (one frame) the keys are written first, and attention
@@ -376,7 +376,7 @@ class DepformerLayer(nn.Module):
 
 
 class DepformerParts(nn.Module):
-    """The weights: inputs of a step, its layers, and its head."""
+    """The weights of a depformer: the inputs of a step, its layers, and its head."""
 
     def __init__(self, config: DepformerConfig, compute: Compute = PLAIN) -> None:
         """Make the parts without weights, which are loaded later."""

@@ -226,7 +226,9 @@ def _run(layers: nn.Sequential, x: Tensor, step: Step) -> Tensor:
 
 
 class Seanet(nn.Module):
-    """The "encoder", ``[n, 1, frame_samples]`` to ``[n, dimension, positions]``, or the "decoder", back."""
+    """The "encoder" (``[n, 1, frame_samples]`` to ``[n, dimension, positions]``) or the "decoder" (the
+    reverse).
+    """
 
     def __init__(self, name: str, config: SeanetConfig, positions: int) -> None:
         """Make the network for frames of ``positions``, without weights, which are loaded later."""
