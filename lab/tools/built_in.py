@@ -15,7 +15,8 @@ from typing import Final
 from antiphon.models.catalog import builtin_folder, weights_folder
 from antiphon.models.source import BUILTIN
 
-LM_NAME: Final = "model.safetensors"
+PUBLISHED: Final = ("model.safetensors", "mimi.safetensors", "mimi_config.json")
+"""The files of the package of weights; the server has the others."""
 SERVER, WEIGHTS = Path("server/antiphon/assets"), Path("weights/antiphon_weights")
 
 
@@ -25,7 +26,7 @@ def whole(out: Path) -> None:
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
         for root in (builtin_folder(name), weights_folder(name)):
-            for path in [] if root is None else root.iterdir():
+            for path in root.iterdir() if root is not None and root.is_dir() else ():
                 link = folder / path.name
                 link.unlink(missing_ok=True)
                 link.symlink_to(path.resolve())
@@ -41,7 +42,7 @@ def place(shipped: Path, root: Path = Path()) -> None:
         if path.is_dir():
             shutil.copytree(path, server / path.name)
         else:
-            shutil.copyfile(path, (weights if path.name == LM_NAME else server) / path.name)
+            shutil.copyfile(path, (weights if path.name in PUBLISHED else server) / path.name)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

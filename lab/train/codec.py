@@ -194,7 +194,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--speech", type=Path, required=True, help="folder of shards from lab.train.corpus")
     parser.add_argument(
-        "--start", type=Path, default=Path("server/antiphon/assets/tiny"), help="weights to start from"
+        "--start", type=Path, default=Path("weights/antiphon_weights/tiny"), help="weights to start from"
     )
     parser.add_argument(
         "--own", type=Path, help="folder made by lab.train.own_speech: train only the decoder, on this too"

@@ -19,7 +19,9 @@ def folder(tmp_path: Path) -> Path:
     """A model's folder, whole, beside a file that is none of its business."""
     copied = tmp_path / "model"
     shutil.copytree(builtin_folder("tiny"), copied)
-    shutil.copy(copied / "mimi.safetensors", tmp_path / "secret.safetensors")
+    codec = load_checkpoint("tiny").file("mimi")
+    shutil.copy(codec, copied / "mimi.safetensors")
+    shutil.copy(codec, tmp_path / "secret.safetensors")
     return copied
 
 

@@ -7,7 +7,7 @@ from ``--seed``, so the same command writes the same bytes.
   python -m tests.support.make_checkpoint out/moshi
   python -m tests.support.make_checkpoint out/stt --kind stt --seed 7
   python -m tests.support.make_checkpoint out/big --dim 256 --num-layers 4 --context 250 --dtype float32
-  python -m tests.support.make_checkpoint out/duplex --mimi server/antiphon/assets/tiny --link --manifest
+  python -m tests.support.make_checkpoint out/duplex --mimi weights/antiphon_weights/tiny --link --manifest
 """
 
 from __future__ import annotations

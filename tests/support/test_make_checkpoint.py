@@ -14,7 +14,7 @@ from moshi.models.lm import LMGen, LMModel
 from moshi.models.loaders import CheckpointInfo
 from moshi.utils.compile import no_compile
 
-from antiphon.models.catalog import builtin_folder, load_checkpoint
+from antiphon.models.catalog import load_checkpoint
 from antiphon.models.manifest import sha256
 from tests.support import make_checkpoint as make_checkpoint_module
 from tests.support.make_checkpoint import main, make_checkpoint
@@ -144,15 +144,15 @@ def test_shape_is_the_callers(tmp_path: Path, made: dict[str, Path]) -> None:
 
 
 def test_command_line_writes_a_manifest_and_links(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    echo = builtin_folder("tiny")
+    codec = load_checkpoint("echo").file("mimi")
     folder = tmp_path / "linked"
-    command = [str(folder), "--seed", "4", "--dim", "32", "--mimi", str(echo), "--link", "--manifest"]
+    command = [str(folder), "--seed", "4", "--dim", "32", "--mimi", str(codec.parent), "--link", "--manifest"]
     assert main(command) == 0
     assert main(command) == 0  # and again, over what is there
     checkpoint = load_checkpoint(str(folder))
     assert checkpoint.manifest is not None
     assert checkpoint.verify() == 5
-    assert checkpoint.file("mimi").samefile(echo / "mimi.safetensors")
+    assert checkpoint.file("mimi").samefile(codec)
     assert not (folder / "mimi.safetensors").exists()
     assert capsys.readouterr().out.splitlines()[0].startswith(f"{folder}: moshi, ")
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from lab.train.segments import STRIP_FRAMES, CodeArray, Scene, Segment
 
-TINY = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny"
+TINY = Path(__file__).parents[3] / "weights" / "antiphon_weights" / "tiny"
 SENTENCES = ("two plus three is five", "the sky is blue", "hello nice to meet you")
 """Questions with answers; other sentences get a refusal."""
 

@@ -47,7 +47,7 @@ from lab.train.ship import ship
 from lab.train.talker_tokenizer import EPAD, PAD, TalkerTokenizer
 from lab.train.word_times import Spoken
 
-TINY = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny"
+TINY = Path(__file__).parents[3] / "weights" / "antiphon_weights" / "tiny"
 QUESTION = "what is two plus three"
 TIMING = SpeechTiming(0.08, DELAY_FRAMES * 0.08, prefix_frames=1)
 
@@ -368,5 +368,5 @@ def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
     assert (checkpoint.spec.lm.extra_heads, checkpoint.spec.lm.dep_q) == (4, 0)
     assert SpeechTiming.of(checkpoint.spec) == replace(TIMING, prefix_frames=PREFIX_FRAMES)
     assert json.loads((tmp_path / "tiny-stt" / "config.json").read_text())["mimi_name"].endswith(
-        "assets/tiny/mimi.safetensors"
+        "antiphon_weights/tiny/mimi.safetensors"
     )

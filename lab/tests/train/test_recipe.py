@@ -39,7 +39,7 @@ from lab.train.synthetic_voices import (
 )
 from lab.train.throats import Throat
 
-TINY = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny"
+TINY = Path(__file__).parents[3] / "weights" / "antiphon_weights" / "tiny"
 
 
 def test_a_speaker_who_hesitates_says_the_same_with_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ from lab.train.ship import ship
 from lab.train.talker_tokenizer import PAD, TalkerTokenizer
 from lab.train.tts_trainer import SCHEDULE, Scripted, Settings, Trainer, collate, condition, lm_config
 
-TINY = Path(__file__).parents[3] / "server" / "antiphon" / "assets" / "tiny"
+TINY = Path(__file__).parents[3] / "weights" / "antiphon_weights" / "tiny"
 
 
 class Mumbler:

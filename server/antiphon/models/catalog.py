@@ -25,12 +25,14 @@ def builtin_folder(name: str) -> Path:
 
 
 def weights_folder(name: str) -> Path | None:
-    """The folder of a built-in model's published weights; None without the package ``antiphon-weights``."""
+    """The folder of a built-in model's published weights; None without the package ``antiphon-weights``.
+
+    A model that only shares another's weights has no such folder.
+    """
     package = find_spec(WEIGHTS_PACKAGE)
     if package is None or package.origin is None:
         return None
-    folder = Path(package.origin).parent / name
-    return folder if folder.is_dir() else None
+    return Path(package.origin).parent / name
 
 
 def load_checkpoint(ref: str, *, is_confined: bool = False) -> Checkpoint:

@@ -24,7 +24,7 @@ from antiphon.models.manifest import (
     sha256,
 )
 from antiphon.models.pocket_shape import pocket_spec, table_of
-from antiphon.models.published import MOSHI_NAME, POCKET, PublishedConfig, parse_config
+from antiphon.models.published import POCKET, PublishedConfig, parse_config
 from antiphon.models.shapes import build_spec
 from antiphon.models.source import BUILTIN, HUB_PREFIX, FileSource, resolve
 from antiphon.models.spec import ModelSpec
@@ -84,8 +84,8 @@ PLAIN_MIMI: Final[Mapping[str, Any]] = {
     "mimi_config_name": "mimi_config.json",
 }
 """The configuration of a folder that contains only a Mimi."""
-WEIGHT_ROLES: Final = ("lm", "mimi", "lora")
-"""The files of published weights. A model with ONNX graphs runs without them."""
+WEIGHT_ROLES: Final = ("lm", "mimi", "mimi_config", "lora")
+"""The files of published weights, with the codec's shape. A model with ONNX graphs runs without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Checkpoint:
         if role in self.absent:
             raise CheckpointNotFoundError(
                 f"{self.spec.name} is here as ONNX graphs only, without its published weights "
-                f"'{self.absent[role]}': {self._remedy(self.absent[role])}"
+                f"'{self.absent[role]}': {self._remedy(role, self.absent[role])}"
             )
         if role not in self.files:
             raise CheckpointFormatError(
@@ -174,15 +174,15 @@ class Checkpoint:
         for done, (role, entry) in enumerate(entries.items()):
             if progress is not None:
                 progress(done, len(entries), entry.path)
-            entry.check_hash(self.files[role], self._remedy(entry.path))
+            entry.check_hash(self.files[role], self._remedy(role, entry.path))
         return len(entries)
 
-    def _remedy(self, name: str) -> str:
-        """Advice for getting the right file of this name."""
+    def _remedy(self, role: str, name: str) -> str:
+        """Advice for getting the right file of this role and name."""
         if self.ref.startswith(HUB_PREFIX):
             repo = self.ref.removeprefix(HUB_PREFIX).partition("@")[0]
             return f"fetch it again: hf download {repo} {name} --force-download"
-        if self.ref in BUILTIN and name == MOSHI_NAME:
+        if self.ref in BUILTIN and role in WEIGHT_ROLES:
             return "install the package antiphon-weights (in a checkout: pip install ./weights)"
         if self.ref in BUILTIN:
             return "install the package again: pip install --force-reinstall --no-deps antiphon"

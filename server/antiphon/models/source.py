@@ -7,6 +7,7 @@ is imported only when it is needed. Its cache and its environment variables (``H
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -215,7 +216,7 @@ class Folder:
         if self.bound is not None and not path.resolve().is_relative_to(self.bound.resolve()):
             raise outside(str(self.root), name)
         if self.beside is not None and not path.is_file():
-            path = self.beside / name
+            path = Path(os.path.normpath(self.beside / name))  # it may lack a folder that the name leaves
         return path if path.is_file() else None
 
     def get(self, name: str) -> Path:

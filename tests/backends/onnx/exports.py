@@ -9,7 +9,7 @@ from pathlib import Path
 
 from antiphon import cli
 from antiphon.backends.onnx.loading import stages
-from antiphon.models.catalog import builtin_folder, load_checkpoint
+from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint, describe
 from antiphon.models.manifest import MANIFEST_NAME, file_entry, write_manifest
 from antiphon_quantize.onnx_target import describe_graphs, write_graphs
@@ -34,7 +34,12 @@ def fingerprint() -> str:
     support = ROOT / "tests" / "support"
     models = (support / name for name in ("make_checkpoint.py", "make_pocket_checkpoint.py", "text.txt"))
     paths = [*(ROOT / maker for maker in MAKERS), *models]
-    return fingerprint_of([*paths, Path(__file__), builtin_folder("tiny")], PACKAGES)
+    return fingerprint_of([*paths, Path(__file__), trained_codec()], PACKAGES)
+
+
+def trained_codec() -> Path:
+    """The folder of the built-in models' codec, as published."""
+    return load_checkpoint("echo").file("mimi").parent
 
 
 def source(kind: str) -> Checkpoint:
@@ -83,7 +88,7 @@ def exported_on_a_trained_codec() -> Checkpoint:
     """A seeded duplex model on the codec of ``tiny``, with float32 graphs: codes and sounds are of speech."""
 
     def export(out: Path) -> None:
-        make_checkpoint(out, mimi=builtin_folder("tiny"), context=250, text_card=256)
+        make_checkpoint(out, mimi=trained_codec(), context=250, text_card=256)
         checkpoint, recipe = load_checkpoint(str(out)), load_recipe("onnx", "float32")
         made, _ = write_graphs(checkpoint, out, recipe, lambda *_: None)
         whole, graphs = describe(checkpoint), describe_graphs(checkpoint, out, made, {}, recipe, "float32")

@@ -83,10 +83,10 @@ def test_each_entry_is_served_as_it_says_and_ends_with_the_others() -> None:
 def test_a_file_that_is_not_its_manifests_is_refused_before_any_engine_starts(tmp_path: Path) -> None:
     folder = tmp_path / "tiny"
     shutil.copytree(builtin_folder("tiny"), folder)
-    weights = folder / "mimi.safetensors"
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1  # the size is right, and so is the header
-    weights.write_bytes(content)
+    graph = folder / "decode.onnx"
+    content = bytearray(graph.read_bytes())
+    content[-1] ^= 1  # the size is right
+    graph.write_bytes(content)
     options: dict[str, Any] = {"model": (str(folder),), "backend": "null", "engine": EngineConfig(slots=1)}
     before = engine_threads()
     with pytest.raises(CheckpointDigestError, match="--skip-digests"), run(ServerConfig(**options)):
