@@ -147,6 +147,39 @@ class OutputFrame:
     starts_s: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A text in Kokoro's phonemes: ``tokens``, the first token of each group of words, the words of each."""
+
+    tokens: tuple[int, ...]
+    firsts: tuple[int, ...]
+    words: tuple[str, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, text: str, language: str, symbols: Mapping[str, int], between: str = " ") -> Line:
+        """``between`` are the symbols between words.
+
+        Raises:
+            ValueError: the text has no phoneme, or too many.
+        """
+        words, parts = text.split(), phonemes(text, language).split()
+        sounds = [[symbols[one] for one in part if one in symbols] for part in parts]
+        gap = [symbols[one] for one in between]
+        tokens = [token for part in sounds for token in (*part, *gap)][: -len(gap)]
+        if not 0 < len(tokens) < STYLES[0]:
+            raise ValueError(f"{len(tokens)} phonemes in {text!r}, it must be 1 to {STYLES[0] - 1}")
+        firsts = accumulate((len(part) + len(gap) for part in sounds), initial=0)
+        return cls(tuple(tokens), tuple(firsts), tuple(words), tuple(spoken_together(words, parts, language)))
+
+    def starts_s(self, lasting: FloatArray) -> tuple[float, ...]:
+        """The starts of the words in seconds; ``lasting`` are the steps of the silence before the first
+        token, of each token, and of the silence after them."""
+        ends = np.cumsum(lasting) * STEP_SAMPLES / SAMPLE_RATE
+        begun = [float(ends[min(first, ends.size - 1)]) for first in self.firsts]
+        return tuple(_shared(begun, self.words, self.counts))
+
+
 class Kokoro:
     """The synthesiser in this process.
 
@@ -169,13 +202,8 @@ class Kokoro:
         Raises:
             ValueError: there is no such voice, or the text is empty.
         """
-        language, words = language_of(voice.name), text.split()
-        parts = phonemes(text, language).split()
-        sounds = [[self._symbols[one] for one in part if one in self._symbols] for part in parts]
-        gap = [self._symbols[one] for one in between]
-        tokens = [token for part in sounds for token in (*part, *gap)][: -len(gap)]
-        if not 0 < len(tokens) < STYLES[0]:
-            raise ValueError(f"{len(tokens)} phonemes in {text!r}, it must be 1 to {STYLES[0] - 1}")
+        line = Line.of(text, language_of(voice.name), self._symbols, between)
+        tokens = line.tokens
         style = np.mean([self._styles(name)[len(tokens)] for name in voice.name.split(MIXED)], axis=0)
         inputs = {
             "tokens": np.array([[0, *tokens, 0]], np.int64),
@@ -183,11 +211,8 @@ class Kokoro:
             "speed": np.array([voice.of_its_own[0]], np.float32),
         }
         pcm, lasting = self._session.run(["audio", DURATIONS], inputs)
-        ends = np.cumsum(lasting.reshape(-1)) * STEP_SAMPLES / SAMPLE_RATE
-        firsts = accumulate((len(part) + len(gap) for part in sounds), initial=0)
-        begun = [float(ends[min(first, ends.size - 1)]) for first in firsts]
-        starts = tuple(_shared(begun, words, spoken_together(words, parts, language)))
-        return _bent(voice, OutputFrame(np.asarray(pcm, np.float32).reshape(-1), starts))
+        said = OutputFrame(np.asarray(pcm, np.float32).reshape(-1), line.starts_s(lasting.reshape(-1)))
+        return _bent(voice, said)
 
     def _styles(self, name: str) -> FloatArray:
         return np.fromfile(self._voices / f"{name}.bin", np.float32).reshape(STYLES)

