@@ -73,8 +73,11 @@ class Settings:
     batch: int = 8
     frames: int = 250
     padding_weight: float = 0.5
-    silence_weight: float = 2.5
-    """weight of a padding token during speech outside the domain: a larger one transcribes less of it"""
+    silence_weight: float = 1.0
+    """weight of a padding token during speech outside the domain: a larger one transcribes less of it
+
+    With 2.5 a recogniser also wrote nothing for 33 of 112 questions in unknown phrasings.
+    """
     word_weight: float = 4.0
     pause_weight: float = 0.3
     averaged_steps: int = 500

@@ -2,10 +2,11 @@
 
 Usage: python -m lab.train.natural --material out/material --shards 40 --out out/train/natural
 
-The shards are those of lab.train.questions, with the start of every word. Kokoro's English voices ask the
-questions, single or mixed in pairs, at 0.8 to 1.3 times their speed, a third modified by another throat; its
-voices of seven other languages speak utterances to be refused. Existing shards are kept. Two processes share
-the work with --part 0/2 and --part 1/2: a second of speech takes 0.6 s of a core.
+The shards are those of lab.train.questions, with the start of every word. A quarter of the turns are spoken
+by Kokoro's voices, single or mixed in pairs, at 0.8 to 1.3 times their speed, a third modified by another
+throat; its voices of seven other languages speak utterances to be refused. The others are spoken by hibari in
+two accents, each by another throat, for many texts: a second takes 0.03 s of a core, and 0.6 s by Kokoro.
+Existing shards are kept. Two processes share the work with --part 0/2 and --part 1/2.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import random
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +39,10 @@ UTTERANCES_PER_SHARD: Final = 200
 SPEEDS: Final = (0.8, 1.3)
 MIXED_SHARE: Final = 0.3
 BENT_SHARE: Final = 0.3
+HIBARI_SHARE: Final = 0.75
+"""Share of the training's English turns spoken by hibari."""
+BRITISH_SHARE: Final = 0.35
+"""Share of hibari's turns in its British accent."""
 HALF_SHARE, WORDS_SHARE, LIST_SHARE, ANSWER_SHARE, OUTSIDE_SHARE = 0.05, 0.2, 0.15, 0.1, 0.2
 """Shares of the training's utterances: halves of questions, words in random order, lists of numbers, answers
 read aloud, speech outside the domain.
@@ -47,9 +53,7 @@ recogniser took unknown phrasings for speech outside the domain.
 LIST: Final = "list"
 """Intent of a list: one to five numbers or words, with pauses between them."""
 ABROAD_SHARE: Final = 0.3
-"""Share of the speech outside the domain in other languages, by Kokoro."""
-BRITISH_SHARE: Final = 0.35
-"""Share of hibari's turns in its British accent."""
+"""Share of the speech outside the domain in other languages."""
 LOUDNESS: Final = 0.1
 """Root mean square of an utterance: Kokoro's voices differ by 7 dB; the caller's distance is drawn later."""
 
@@ -57,32 +61,26 @@ LOUDNESS: Final = 0.1
 class Planner:
     """Draws turns and their voices, for training or for the tests."""
 
-    def __init__(self, held_out: bool = False, engine: str = kokoro.PROGRAM) -> None:
+    def __init__(self, held_out: bool = False) -> None:
         self._domain, self._outside, self._held_out = Domain(), Outside(held_out), held_out
-        self._is_quick = engine == hibari.PROGRAM
         self._answers = self._domain.answers()
         self._english = tuple(name for language in ENGLISH for name in voices(language, held_out=held_out))
-
-    @property
-    def name(self) -> str:
-        """What its shards are seeded with."""
-        return f"{'quick' if self._is_quick else 'natural'}-{'test' if self._held_out else 'train'}"
 
     def draw(self, rng: random.Random, intent: str | None = None) -> tuple[Turn, Voice]:
         """Draw a turn and its voice, optionally of one intent."""
         kind = 1.0 if intent else rng.random()
         if kind < OUTSIDE_SHARE:
             return self.draw_outside(rng)
-        return self._in_the_domain(rng, kind - OUTSIDE_SHARE, intent), self._voice(rng, self._english)
+        return self._in_the_domain(rng, kind - OUTSIDE_SHARE, intent), self._english_voice(rng)
 
     def draw_outside(self, rng: random.Random) -> tuple[Turn, Voice]:
         """Draw speech outside the domain, in English or in a language with a voice."""
-        if not self._is_quick and rng.random() < ABROAD_SHARE:
+        if rng.random() < ABROAD_SHARE:
             return self._abroad(rng)
         while True:
             turn, _ = self._outside.draw(rng)
             if turn.intent != ABROAD:
-                return turn, self._voice(rng, self._english)
+                return turn, self._english_voice(rng)
 
     def _in_the_domain(self, rng: random.Random, kind: float, intent: str | None) -> Turn:
         if kind < HALF_SHARE:
@@ -113,13 +111,16 @@ class Planner:
         turn = Turn(ABROAD, rng.choice(sentences), REFUSAL, self._held_out)
         return turn, self._voice(rng, spoken[language])
 
+    def _english_voice(self, rng: random.Random) -> Voice:
+        if self._held_out or rng.random() >= HIBARI_SHARE:
+            return self._voice(rng, self._english)
+        accent = ENGLISH[rng.random() < BRITISH_SHARE]
+        return Voice(hibari.PROGRAM, accent, round(160 * rng.uniform(*SPEEDS)), throat=Throat.drawn(rng))
+
     def _voice(self, rng: random.Random, names: tuple[str, ...]) -> Voice:
-        """One of these voices, or in training also a mixture of two; the tests have no mixtures or modified
-        voices."""
+        """One of these voices of Kokoro, or in training also a mixture of two; the tests have no mixtures
+        or modified voices."""
         pace = round(160 * rng.uniform(*SPEEDS))
-        if self._is_quick:
-            accent = ENGLISH[rng.random() < BRITISH_SHARE]
-            return Voice(hibari.PROGRAM, accent, pace, throat=Throat.drawn(rng))
         if self._held_out:
             return Voice(kokoro.PROGRAM, rng.choice(names), pace)
         is_mixed = len(names) > 1 and rng.random() < MIXED_SHARE
@@ -138,13 +139,17 @@ def spoken(engine: Kokoro | Hibari, turn: Turn, voice: Voice) -> Utterance:
     return Utterance(turn, voice, 1.0, pcm.clip(-1, 1), starts)
 
 
+Engines = Mapping[str, Kokoro | Hibari]
+"""The synthesisers by the ``program`` of their voices."""
+
+
 def make_shard(
-    path: Path, seed: int, engine: Kokoro | Hibari, planner: Planner, utterances: int = UTTERANCES_PER_SHARD
+    path: Path, seed: int, engines: Engines, *, held_out: bool, utterances: int = UTTERANCES_PER_SHARD
 ) -> float:
     """Write one shard; returns its seconds."""
-    rng = random.Random(f"{planner.name}-{seed}")
+    rng, planner = random.Random(f"natural-{'test' if held_out else 'train'}-{seed}"), Planner(held_out)
     plans = [planner.draw(rng) for _ in range(utterances)]
-    return write_shard(path, [spoken(engine, turn, voice) for turn, voice in plans])
+    return write_shard(path, [spoken(engines[voice.program], turn, voice) for turn, voice in plans])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -153,7 +158,6 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--material", type=Path, default=Path("out/material"), help="[%(default)s]")
-    parser.add_argument("--engine", choices=(kokoro.PROGRAM, hibari.PROGRAM), default=kokoro.PROGRAM)
     parser.add_argument("--shards", type=int, default=40, help="about six minutes of speech each")
     parser.add_argument(
         "--utterances", type=int, default=UTTERANCES_PER_SHARD, help="of a shard [%(default)s]"
@@ -164,20 +168,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1, help="of each process [%(default)s]")
     options = parser.parse_args(argv)
     share, shares = map(int, options.part.split("/"))
-    if options.held_out and options.engine == hibari.PROGRAM:
-        parser.error("hibari has no held-out voice")
     options.out.mkdir(parents=True, exist_ok=True)
-    material, planner = Material(options.material), Planner(options.held_out, options.engine)
-    engine: Kokoro | Hibari = (
-        Hibari(material.hibari, options.threads)
-        if options.engine == hibari.PROGRAM
-        else Kokoro(material.kokoro, options.threads)
-    )
+    material = Material(options.material)
+    engines: Engines = {
+        kokoro.PROGRAM: Kokoro(material.kokoro, options.threads),
+        hibari.PROGRAM: Hibari(material.hibari, options.threads),
+    }
     start_s = time.monotonic()
     for seed in range(options.shards)[share::shares]:
         path = options.out / f"{seed:04d}.npz"
         if not path.exists():
-            seconds = make_shard(path, seed, engine, planner, options.utterances)
+            seconds = make_shard(
+                path, seed, engines, held_out=options.held_out, utterances=options.utterances
+            )
             sys.stderr.write(f"{path.name}: {seconds:.0f} s of speech, {time.monotonic() - start_s:.0f} s\n")
     return 0
 

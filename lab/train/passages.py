@@ -37,7 +37,7 @@ RARITY: Final = 1.0
 LabelArray = NDArray[np.int64]
 
 
-SILENT: Final = 0.3
+SILENT: Final = 0.2
 """Share of the lines without words, if there are both kinds: they have no transcript."""
 
 
