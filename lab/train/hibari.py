@@ -37,15 +37,7 @@ LOUDEST: Final = 7.0
 """Limit of the spectra's logarithms."""
 BREATH: Final = 0.7
 """Standard deviation of the noise's gain in another throat, as a logarithm."""
-HEARD: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "ɒ": "\N{LATIN SMALL LETTER ALPHA}",
-        "Q": "O",
-        "a": "æ",
-        "ɐ": "ə",
-        "\N{MODIFIER LETTER TRIANGULAR COLON}": "",
-    }
-)
+HEARD: Final[Mapping[str, str]] = MappingProxyType({"ɒ": "ɑ", "Q": "O", "a": "æ", "ɐ": "ə", "ː": ""})
 """British vowels by the American ones that the voice has."""
 
 Spectra = NDArray[np.float32]
@@ -112,7 +104,7 @@ class Hibari:
         options.intra_op_num_threads = threads
         self._session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)
         known: dict[str, int] = json.loads((folder / "symbols.json").read_text())
-        self._symbols = {accent: known if accent == ENGLISH[0] else _translated(known) for accent in ENGLISH}
+        self.symbols = {accent: known if accent == ENGLISH[0] else _translated(known) for accent in ENGLISH}
 
     def speak(self, voice: Voice, text: str, between: str = " ") -> OutputFrame:
         """Synthesise ``text`` in an accent, by the voice's throat.
@@ -122,7 +114,7 @@ class Hibari:
         Raises:
             ValueError: the text is empty.
         """
-        line = Line.of(text, voice.name, self._symbols[voice.name], between)
+        line = Line.of(text, voice.name, self.symbols[voice.name], between)
         throat = voice.throat
         speed = voice.of_its_own[0] / (throat.duration_ratio if throat else 1.0)
         inputs = {

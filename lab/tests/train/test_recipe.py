@@ -271,7 +271,7 @@ def test_with_natural_voices_recogniser_and_synthesiser_go_on_and_nothing_else_i
     assert "--held-out" not in told["natural speech"]
     recogniser, written = told["the recogniser"], told["stretches"][-1]
     assert recogniser[recogniser.index("--stretches") + 1] == written
-    assert told["stretches"][told["stretches"].index("--copies") + 1] == "8"
+    assert told["stretches"][told["stretches"].index("--copies") + 1] == "3"
     for option, title in (
         ("--segments", "codes of natural speech"),
         ("--times", "word times of natural speech"),
