@@ -112,7 +112,7 @@ def test_a_list_has_commas_between_its_words(kokoro: Kokoro, tmp_path: Path) -> 
     assert listed.starts_s[1] - joined.starts_s[1] == pytest.approx(step_samples / SAMPLE_RATE)
 
 
-def test_one_turn_of_training_in_ten_is_a_list_and_none_of_the_tests() -> None:
+def test_a_share_of_training_is_lists_and_none_of_the_tests() -> None:
     rng, planner = random.Random(2), Planner()
     lists = [turn for turn, _ in (planner.draw(rng) for _ in range(400)) if turn.intent == LIST]
     assert len(lists) / 400 == pytest.approx(LIST_SHARE, abs=0.04)
