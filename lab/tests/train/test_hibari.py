@@ -30,7 +30,7 @@ def hibari(tmp_path: Path) -> Hibari:
         letter: 1 + place for place, letter in enumerate(", ɹæbcdefhijklmnopstuvwzɑəɛɪʊʌˈˌAIOWYɡŋðθɔɒ")
     }
     (tmp_path / "symbols.json").write_text(json.dumps(letters))
-    values = {name: np.full((1, BINS, FRAMES), -12, np.float32) for name in OUTPUTS}
+    values: dict[str, FloatArray] = {name: np.full((1, BINS, FRAMES), -12, np.float32) for name in OUTPUTS}
     values["lh"] = np.repeat(formant(2000)[None], FRAMES, axis=2)
     values |= {name: np.zeros((1, BINS, FRAMES), np.float32) for name in ("theta", "phi")}
     values["f0"] = np.full((1, FRAMES), HZ, np.float32)
