@@ -27,7 +27,7 @@ examples:
 
 
 class Protocol(StrEnum):
-    """Protocol of a session."""
+    """The protocol that the probe's sessions use."""
 
     CHAT = "chat"  # /api/chat: a conversation
     STT = "stt"  # /api/asr-streaming: speech to text

@@ -18,7 +18,7 @@ PACKET_SAMPLES = PACKET_MS * SAMPLE_RATE // 1000
 
 
 class MessageEncoder:
-    """Encodes one stream, a message at a time; a server's decoder processes it in the same order.
+    """Encodes one stream, a message at a time; the server must decode the messages in the same order.
 
     Ogg pages have packets of 20 ms, as in the stock web client; the server's codec ``ogg`` would make one
     longer packet.

@@ -84,7 +84,8 @@ def jitter_ms(replied_s: NDArray[np.float64], frame_s: float) -> NDArray[np.floa
 
 
 def drift_ms(sent_s: NDArray[np.float64], latency_ms: NDArray[np.float64]) -> float | None:
-    """Growth of the latency over the run: median of the last quarter of time less that of the first.
+    """Growth of the latency over the run: the median of the last quarter minus the median of the first
+    quarter.
 
     A growing backlog shows here before frames are lost. None if either quarter has fewer than four replies.
     """

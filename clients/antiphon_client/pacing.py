@@ -16,7 +16,7 @@ STALE_S = 0.4
 
 @dataclass(frozen=True, slots=True)
 class DueMessage:
-    """A message to send now: its index, and its delay since its due time."""
+    """A message to send now: its index, and the seconds since it was due."""
 
     message: int
     late_s: float
@@ -56,7 +56,7 @@ class Pacer:
         return max(0.0, self.due_s - now_s)
 
     def take(self, now_s: float) -> DueMessage | None:
-        """The message to send now, or None if dropping stale messages has left none."""
+        """The message to send now; None if all remaining messages were stale and have been dropped."""
         late_s = max(0.0, now_s - self.due_s)
         self._shift_periods += int(late_s / self._period_s)
         stale = self._shift_periods - self._stale_periods

@@ -170,7 +170,9 @@ def probe_url(options: ProbeOptions) -> str:
 
 
 def chat_query(options: ProbeOptions) -> dict[str, str]:
-    """The query of the chat socket; for a stock server it has only the model, if one is named."""
+    """The query of the WebSocket ``/api/chat``. For a stock server it has only the model, if the options name
+    one.
+    """
     model = {"model": options.model} if options.model is not None else {}
     if options.is_stock:
         return {**model, **options.query}

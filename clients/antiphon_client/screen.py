@@ -21,7 +21,7 @@ def level_db(pcm: Samples) -> float:
 
 
 def meter(db: float) -> str:
-    """A bar for a level."""
+    """A text bar that shows the level ``db``."""
     filled = round(METER_WIDTH * (1 - max(FLOOR_DB, min(0.0, db)) / FLOOR_DB))
     return "█" * filled + "░" * (METER_WIDTH - filled)
 

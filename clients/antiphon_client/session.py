@@ -284,8 +284,9 @@ class ProbeSession:
 
 
 async def until_either_ends(first: Coroutine[None, None, None], second: Coroutine[None, None, None]) -> None:
-    """Run both; when one ends, raise its exception and cancel the other. If both have ended, the first
-    counts."""
+    """Run both until one ends, then cancel the other. If the ended one failed, raise its exception; ``first``
+    has priority if both have ended.
+    """
     tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -45,7 +45,7 @@ class TranscriptReceiver:
 
     @property
     def text(self) -> str:
-        """All words, in order."""
+        """The transcript so far: all words, in order."""
         return " ".join(word.text for word in self.words)
 
     @property

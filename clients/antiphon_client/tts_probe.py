@@ -63,7 +63,7 @@ class TtsRecord:
 
     @property
     def audio_s(self) -> float:
-        """Seconds of speech."""
+        """Seconds of the received speech."""
         return sum(piece.size for piece in self.pieces) / SAMPLE_RATE
 
     @property
@@ -101,7 +101,7 @@ class TtsReport:
 
     @classmethod
     def of(cls, speeches: list[TtsRecord]) -> TtsReport:
-        """The report of all sessions."""
+        """Summarise all sessions."""
         return cls(
             sessions=len(speeches),
             rejected=sum(not it.is_ready for it in speeches),

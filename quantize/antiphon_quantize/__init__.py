@@ -1,1 +1,1 @@
-"""Checkpoints with weights of fewer bits."""
+"""Tools for checkpoints: quantization and its quality gate, benchmarks, and advice on models."""

@@ -89,7 +89,7 @@ class Journal:
 
 
 def part_of(out: Path) -> Path:
-    """The folder in which ``out`` is written."""
+    """The folder that holds an unfinished ``out``."""
     return out.with_name(f"{out.name}.part")
 
 

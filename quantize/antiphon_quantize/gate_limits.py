@@ -156,7 +156,7 @@ class Verdict:
 
     @property
     def summary(self) -> str:
-        """The verdict in a line."""
+        """The verdict as one line of text."""
         limited = [row for row in self.rows if row.limit is not None and row.measure.value is not None]
         if self.passed:
             return f"PASS: {self.candidate} keeps {len(limited)} limits compared with {self.baseline}"

@@ -103,7 +103,7 @@ def measure_tokens(a: FloatArray, b: FloatArray, tokens: Mapping[str, int]) -> I
 
     The mean is the mean change of log-odds over the frames in which the token is neither excluded nor
     certain. A shifted logit changes them equally in every frame; rounding changes them in both directions, so
-    the mean is small. The largest change is that of a log-probability.
+    the mean is small. The largest change is the change of a log-probability.
     """
     for what, token in tokens.items():
         one, other = (
@@ -140,7 +140,7 @@ def _size(value: np.floating[Any]) -> float:
 
 
 def log_softmax(logits: FloatArray) -> NDArray[np.float64]:
-    """``[..., V]`` in float64."""
+    """The logarithm of the softmax over the last axis, float64 ``[..., V]``."""
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=-1, keepdims=True)
     wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
@@ -152,7 +152,7 @@ NAMED = 3
 
 
 def measure_arguments(a: Checkpoint, b: Checkpoint) -> Iterator[Measure]:
-    """Differences in delays, arguments and text tokenizer."""
+    """Measure the differences in delays, arguments and text tokenizer."""
     if a.spec.lm is None or b.spec.lm is None:
         return
     delays = enumerate(zip(a.spec.lm.delays, b.spec.lm.delays, strict=True))

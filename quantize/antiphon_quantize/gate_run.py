@@ -158,12 +158,12 @@ class Side:
 
     @property
     def name(self) -> str:
-        """Model and backend."""
+        """The name of the model and of the backend, as text."""
         return f"{self.checkpoint.spec.name} on {self.backend}"
 
     @property
     def bytes(self) -> int:
-        """Bytes on disk."""
+        """Bytes of the side's files on disk."""
         return disk_bytes(self.checkpoint, self.backend)
 
 
@@ -244,7 +244,7 @@ class Observer:
 
     @property
     def told(self) -> str:
-        """The material as text."""
+        """A description of the material: the number of recordings and questions, and the seconds of sound."""
         if self._sides[0].checkpoint.spec.kind is PipelineKind.TTS:
             rows, samples = self._sound.pcm.shape
             return f"{rows} texts, {rows * samples / self._sound.rate:.0f} s"
@@ -253,7 +253,7 @@ class Observer:
         return f"{len(self._sound.pcm)} recordings, {speech_s:.0f} s{asked}"
 
     def measures(self) -> Iterator[Measure]:
-        """All measures."""
+        """Run both sides; yield all measures."""
         a, b = (side.checkpoint for side in self._sides)
         yield from measure_arguments(a, b)
         yield from self._weights(a, b)

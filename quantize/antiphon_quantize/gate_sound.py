@@ -280,7 +280,7 @@ def measure_codec(sound: Sound, a: CodecOutput, b: CodecOutput) -> Iterator[Meas
 
 
 def measure_distortion(a: FloatArray, b: FloatArray) -> Measure:
-    """SI-SDR of the sound of one decoder compared with that of the other, at most :data:`MOST_SI_SDR_DB`."""
+    """SI-SDR between the sound of the two decoders, at most :data:`MOST_SI_SDR_DB`."""
     ratio_db = si_sdr(a, b)
     same = f", no distortion at all, reported as {MOST_SI_SDR_DB:.0f}" if ratio_db == math.inf else ""
     return Measure("codec si-sdr", min(ratio_db, MOST_SI_SDR_DB), detail=f"dB, the decoder alone{same}")

@@ -64,7 +64,7 @@ class EvalModel(Protocol):
 
     @property
     def backend(self) -> Backend:
-        """The backend."""
+        """The backend that runs the model."""
 
     def encode(self, pcm: FloatArray) -> Codes:
         """Map PCM ``[n, T * frame_samples]`` to codes ``[n, T, codebooks]``."""

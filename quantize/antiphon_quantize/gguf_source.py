@@ -80,7 +80,7 @@ def convert(source: Path, target: Path, show: Progress) -> None:
 
 
 def sources_of(names: Mapping[str, object]) -> dict[str, list[str]]:
-    """For each published tensor, its source tensors in a file, in order; several are stacked.
+    """For each published tensor, its source tensors in a file, in order; several source tensors are stacked.
 
     Raises:
         CheckpointFormatError: a slice has an unknown tensor.

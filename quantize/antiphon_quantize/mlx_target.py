@@ -43,7 +43,7 @@ _WEIGHT: Final = ".weight"
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The rounding of a matrix."""
+    """The rounding of a matrix: bits, and the number of weights in a group."""
 
     bits: int
     group_size: int

@@ -145,7 +145,7 @@ def tensor_bytes(tensor: TensorProto) -> int:
 
 
 def read_tensor(tensor: TensorProto, folder: Path) -> Array:
-    """A tensor's values; those of a data file as a memory-mapped view.
+    """A tensor's values; values in a data file become a memory-mapped view.
 
     Raises:
         CheckpointFormatError: the data file is missing, too short, or not next to the graph.
@@ -175,7 +175,7 @@ class TensorWriter:
         self._file, self._location = file, location
 
     def put(self, name: str, values: Array) -> TensorProto:
-        """The tensor of these values."""
+        """Make a tensor of these values."""
         if self._file is None or values.nbytes < _SMALLEST_BYTES:
             return numpy_helper.from_array(np.ascontiguousarray(values), name)
         offset = -(-self._file.tell() // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES

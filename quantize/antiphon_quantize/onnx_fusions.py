@@ -77,7 +77,7 @@ class GraphView:
         return self._shapes.get(name)
 
     def value(self, name: str) -> NDArray[Any] | None:
-        """A small constant."""
+        """The values of a constant tensor, if it is small; otherwise None."""
         tensor = self._weights.get(name)
         if tensor is None or tensor.data_location == TensorProto.EXTERNAL:
             return None

@@ -157,7 +157,7 @@ class TimeEmbedding(nn.Module):
         )
 
     def forward(self, moment: float) -> Tensor:
-        """``[1, dim]``."""
+        """The embedding of the time ``moment``, ``[1, dim]``."""
         angles = moment * self.freqs[None]
         out: Tensor = self.mlp(torch.cat([angles.cos(), angles.sin()], dim=-1))
         return out

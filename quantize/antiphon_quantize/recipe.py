@@ -46,11 +46,11 @@ class Recipe:
 
     ``scheme`` and ``bits`` are copied to the checkpoint's manifest, ``options`` to the options of its
     backend. ``keep`` has priority over ``quantize``, and an earlier rule over a later one. ``block`` is the
-    number of weights that share a scale, and ``search`` whether the scale is searched or just holds the
-    largest of them, for formats with blocks (onnx, torch's int4). ``format`` and ``method``, for torch, are
-    the format of a weight (int8, int4, fp8) and the method (nearest, awq, gptq, smoothquant,
+    number of weights that share a scale, and ``search`` whether the scale is searched or is just large enough
+    for the largest weight, for formats with blocks (onnx, torch's int4). ``format`` and ``method``, for
+    torch, are the format of a weight (int8, int4, fp8) and the method (nearest, awq, gptq, smoothquant,
     smoothquant-static). ``int8_ring_bytes``, for onnx: keys and values of a language model are INT8 in layers
-    where those of a row would take this number of bytes or more in float32; None selects no layer.
+    where a row's keys and values would take this number of bytes or more in float32; None selects no layer.
     ``int8_convolution_positions``, for onnx, is a number for the codec's "encoder" and "decoder":
     convolutions after an ELU with at most that number of positions a frame multiply in INT8. A part without a
     number has no INT8 convolutions. For Pocket-TTS the numbers also select its codec's transformers and, by

@@ -189,7 +189,7 @@ _TINY = 1e-12
 def awq(weight: Tensor, rows: Tensor, nearest: Rounder, recipe: Recipe) -> Rounded:
     """AWQ: scale columns with large inputs, so that they are rounded more finely (Lin et al. 2023).
 
-    The search is that of torchao, with a different number of steps. At run time the input is scaled back.
+    The search equals torchao's, with a different number of steps. At run time the input is scaled back.
     """
     with quietly():
         from torchao.prototype.awq.core import AWQObserver
@@ -304,7 +304,7 @@ class Rounding:
 
 
 def rounding_of(recipe: Recipe, form: Format) -> Rounding:
-    """The rounding of a recipe.
+    """The rounding that a recipe names.
 
     Raises:
         CheckpointFormatError: the method is unknown, or makes another format.

@@ -69,7 +69,7 @@ class RowFiles:
         self.folder, self.dtype = folder, dtype
 
     def append(self, name: str, rows: Tensor) -> None:
-        """Add rows ``[..., in]``."""
+        """Add rows ``[..., in]`` of the linear ``name``."""
         data = rows.detach().to(self.dtype).reshape(-1).view(torch.uint8)
         with (self.folder / name).open("ab") as file:
             file.write(data.numpy().data)

@@ -427,7 +427,7 @@ class ServerConfig:
 
 
 def load_file(path: str) -> dict[str, Any]:
-    """The table of a TOML file.
+    """Read the table of a TOML file.
 
     Raises:
         ConfigError: it cannot be read, or is not TOML.

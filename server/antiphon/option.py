@@ -43,7 +43,7 @@ RENAMED: Final = {"agent_port": "free_rows_port", "--agent-port": "--free-rows-p
 
 
 class Group(StrEnum):
-    """The titles of groups in the help, in order."""
+    """The groups of options in the help, by title, in order."""
 
     MODELS = "models"
     NETWORK = "network"
@@ -62,12 +62,12 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are ConfigErrors."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise ConfigError."""
+        """Raise a ConfigError with this message."""
         raise ConfigError(message)
 
 
 def option(default: Any, help_text: str, **metadata: Any) -> Any:
-    """An option.
+    """A dataclass field that is an option.
 
     ``metadata`` may contain ``choices``, ``minimum``, ``maximum``; ``metavar``, the meaning of a value;
     ``group``, its :class:`Group` in the help; ``is_basic``, whether the short help shows it.
@@ -76,7 +76,9 @@ def option(default: Any, help_text: str, **metadata: Any) -> Any:
 
 
 def constant(default: Any, reason: str, **metadata: Any) -> Any:
-    """A constant with the reason for its value; ``metadata`` may contain ``minimum`` and ``maximum``."""
+    """A dataclass field that is a constant, with the reason for its value; ``metadata`` may contain
+    ``minimum`` and ``maximum``.
+    """
     return field(default=default, metadata={"help": reason, "is_constant": True, **metadata})
 
 
@@ -99,17 +101,17 @@ class OptionInfo:
 
     @property
     def name(self) -> str:
-        """The name, unique over the whole configuration."""
+        """The option's name, unique over the whole configuration."""
         return self.path[-1]
 
     @property
     def key(self) -> str:
-        """The name in a TOML file: ``limits.idle_timeout_s``."""
+        """The option's name in a TOML file, such as ``limits.idle_timeout_s``."""
         return ".".join(self.path)
 
     @property
     def flag(self) -> str:
-        """The name on the command line: ``--idle-timeout-s``."""
+        """The option's name on the command line, such as ``--idle-timeout-s``."""
         return "--" + self.name.replace("_", "-")
 
     @property

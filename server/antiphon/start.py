@@ -7,7 +7,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command of the command line."""
+    """Run the command that the command line names."""
     try:
         from antiphon import cli
     except KeyboardInterrupt:

@@ -15,7 +15,7 @@ FORM: Final = "PROTOCOL://[HOST]:PORT[/MODEL][?key=NAME&voice=NAME]"
 
 
 class TcpProtocol(StrEnum):
-    """The protocol of a port."""
+    """The protocol that a port speaks."""
 
     WYOMING = "wyoming"
     AUDIOSOCKET = "audiosocket"
@@ -38,7 +38,7 @@ class TcpPort:
 
     @property
     def is_announced(self) -> bool:
-        """Whether mDNS announces it: it is a Wyoming port, and other machines can reach it."""
+        """Whether mDNS announces the port: it is a Wyoming port, and other machines can reach it."""
         is_own = self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
         return self.protocol is TcpProtocol.WYOMING and not is_own
 

@@ -86,7 +86,7 @@ class ValueRule:
 
     @property
     def kinds(self) -> tuple[type, ...]:
-        """The types."""
+        """The accepted Python types."""
         return self.types if isinstance(self.types, tuple) else (self.types,)
 
     @property
@@ -101,7 +101,7 @@ class ValueRule:
 
     @property
     def needed(self) -> str:
-        """The types as text."""
+        """The accepted types as text, for messages."""
         words = [NAMES.get(kind, kind.__name__) for kind in self.kinds]
         return " or ".join([*words, *(repr(value) for value in self.also if isinstance(value, str))])
 

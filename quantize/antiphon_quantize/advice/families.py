@@ -99,7 +99,7 @@ class SpeechFamily:
         return f"hf://{self.repository}"
 
     def languages_of_model(self, _language: str | None = None) -> tuple[str, ...]:
-        """The languages of the ``--model`` value: all of them."""
+        """The languages of the model that ``--model`` names: all languages of the checkpoint."""
         return self.languages
 
     @property
@@ -138,15 +138,17 @@ class SpeechFamily:
         return round(INT8_SCALES * inner) + 2 * self.embedding_parameters
 
     def kv_bytes(self, precision: str) -> int:
-        """Bytes of one session's keys and values in whole pages, including those of the voice, which stay in
-        bf16.
+        """Bytes of one session's keys and values in whole pages, including the voice's keys and values, which
+        stay in bf16.
         """
         per_position, pages = 2 * self.dim * self.layers, -(-self.context // PAGE_SLOTS)
         kept = pages * PAGE_SLOTS * _kept_bytes(precision)
         return round(per_position * (kept + self.cross_context * 2))
 
     def row_bytes(self, precision: str) -> int:
-        """Bytes of one session: keys and values, the codec's state, and its part of a tick."""
+        """Bytes of one session: keys and values, the codec's state, and the session's part of a tick's
+        memory.
+        """
         return self.kv_bytes(precision) + self.kind.codec_passes * MIMI_STATE_BYTES + TICK_ROW_BYTES
 
     def work(self, precision: str) -> TickWork:
@@ -175,7 +177,7 @@ class SpeechFamily:
 
 @dataclass(frozen=True, slots=True)
 class TextFamily:
-    """A text model for a cascade; active parameters are those used for one token."""
+    """A text model for a voice agent; the active parameters are the parameters used for one token."""
 
     name: str
     repository: str
@@ -186,13 +188,14 @@ class TextFamily:
     kv_bytes_per_token: int
 
     def weight_bytes(self, precision: str) -> int:
-        """Bytes with bf16 or int4 weights."""
+        """Bytes of the weights in bf16 or int4."""
         return round(1e9 * self.parameters_b * {"bf16": 2.0, "int4": 4.5 / 8}[precision])
 
 
 @dataclass(frozen=True, slots=True)
 class PocketFamily:
-    """Pocket-TTS models of one shape, in float32 on a CPU: ``configs`` are their names in its package.
+    """Pocket-TTS models of one shape, in float32 on a CPU: ``configs`` are the models' names in the package
+    ``pocket-tts``.
 
     They are sorted by language. ``parameters`` is the published number. It excludes the encoder, which makes
     voices from recordings and is loaded too.
@@ -231,7 +234,7 @@ class PocketFamily:
         return f"pocket://{self.configs[language or self.languages[0]][0]}"
 
     def languages_of_model(self, language: str | None = None) -> tuple[str, ...]:
-        """The language of the ``--model`` value."""
+        """The language of the model that ``--model`` names."""
         return (language or self.languages[0],)
 
     def weight_bytes(self, _precision: str) -> int:

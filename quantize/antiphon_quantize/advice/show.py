@@ -36,12 +36,12 @@ INDENT: Final = "    "
 
 
 def gigabytes(size: float) -> str:
-    """Bytes as GB (10^9) or MB."""
+    """A size in bytes as text, in GB (10^9) or MB."""
     return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
 
 
 def count(parameters: int) -> str:
-    """Parameters as B (10^9) or M."""
+    """A number of parameters as text, in B (10^9) or M."""
     return f"{parameters / 1e9:.2f} B" if parameters >= 5e8 else f"{parameters / 1e6:.1f} M"
 
 
@@ -186,7 +186,7 @@ def licence_of(family: AudioFamily) -> str:
 
 
 def speech_advice(fit: Fit[AudioFamily], request: FitRequest, others: Iterable[Fit[AudioFamily]]) -> str:
-    """The recommendation, term by term."""
+    """The recommendation of a speech model, with each term of its memory and time."""
     family, facts = fit.family, fit.facts
     kv = family.kv_bytes(fit.precision)
     weights = facts.weights_bytes - family.codec_bytes

@@ -215,8 +215,8 @@ class RowsResult:
     Percentiles are over all paced ticks of all turns, ``samples_ms``; ``turn_p50_ms`` is the median's range
     over the turns. ``late`` counts ticks that ended over a frame's length after their frame was complete.
     ``frames_per_s`` and ``realtime_factor`` (seconds of audio answered per second) are measured with ticks
-    back to back and count all rows together. ``speed_ratio`` is ``frames_per_s`` divided by that of the
-    baseline in the same turn; without a baseline, by that of the first model.
+    back to back and count all rows together. ``speed_ratio`` is ``frames_per_s`` divided by the value of the
+    baseline in the same turn, or of the first model if there is no baseline.
     """
 
     rows: int

@@ -177,7 +177,7 @@ def check_sound(find: ModuleFinder = importlib.util.find_spec) -> DoctorLine:
 
 
 def check_extras(find: ModuleFinder = importlib.util.find_spec) -> Iterator[DoctorLine]:
-    """The installed extras."""
+    """The installed extras, then each absent extra with its purpose."""
     here = [extra for extra, (module, _) in EXTRAS.items() if _is_there(module, find)]
     yield DoctorLine(
         "extras",
@@ -228,8 +228,8 @@ SECONDS = 3.0
 
 
 def check_default(model: str, *, is_timed: bool) -> DoctorLine:
-    """The backend for ``model`` on this machine, and its speed: the slots of a server, and the time of a tick
-    with all of them.
+    """The backend for ``model`` on this machine, and its speed: the number of slots, and the time of a tick
+    when all slots are in use.
     """
     try:
         checkpoint = load_checkpoint(model)
@@ -248,7 +248,7 @@ def check_default(model: str, *, is_timed: bool) -> DoctorLine:
 
 
 def describe(checkpoint: Checkpoint) -> str:
-    """The model in a few words."""
+    """The name, the kind and the size of a model, as text."""
     spec = checkpoint.spec
     return f"{spec.name} ({spec.kind}, {spec.parameters / 1e6:.1f} M parameters)"
 

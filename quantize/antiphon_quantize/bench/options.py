@@ -43,7 +43,9 @@ def run_gate(
 
 
 class QualitySource:
-    """The source of quality: files of ``antiphon gate``, or the gate itself, run on request."""
+    """The source of quality measurements: files of ``antiphon gate``, or the gate itself, which runs on
+    request.
+    """
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class QualitySource:
 
 
 def add_models_options(parser: argparse.ArgumentParser) -> None:
-    """Options for one or several models, and their backend."""
+    """Add options for one or several models, and for their backend."""
     parser.add_argument("--model", action="append", help=f"{MODEL_HELP}; repeat for several")
     parser.add_argument(
         "--config", metavar="FILE.toml", help="file of models, as for antiphon serve --config"
@@ -92,7 +94,7 @@ def add_models_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_backend_options(parser: argparse.ArgumentParser) -> None:
-    """Options of a backend, named as in ``antiphon serve``."""
+    """Add the options of a backend, named as in ``antiphon serve``."""
     parser.add_argument("--backend", default=AUTO, help=f"backend [{AUTO}]")
     parser.add_argument("--device", help="device, such as cpu, cuda, cuda:1")
     parser.add_argument(
@@ -160,7 +162,7 @@ def make_subjects(entries: Sequence[ModelConfig]) -> list[Subject]:
 
 
 def add_plan_options(parser: argparse.ArgumentParser, *, seconds: float, rows: str) -> None:
-    """Options of the measurement plan."""
+    """Add the options of the measurement plan; ``seconds`` and ``rows`` are defaults."""
     parser.add_argument("--rows", default=rows, metavar="N,N", help=f"numbers of rows, ascending [{rows}]")
     parser.add_argument(
         "--seconds", type=float, default=seconds, help=f"length of a round in s [{seconds:g}]"

@@ -115,16 +115,16 @@ class Player(Protocol):
 
     @property
     def facts(self) -> SubjectFacts:
-        """Facts of the model."""
+        """The facts of the model, for the card."""
 
     def take_turn(self, rows: int) -> TickTurn:
         """Measure at this number of rows."""
 
     def memory(self) -> MeasuredMemory:
-        """The largest memory so far."""
+        """The largest memory that the model has used so far."""
 
     def close(self) -> None:
-        """End the model."""
+        """Release the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class FarPlayer:
         return turn
 
     def memory(self) -> MeasuredMemory:
-        """Its process's largest memory so far."""
+        """The largest memory of the model's process so far."""
         memory: MeasuredMemory = self._ask(None)
         return memory
 

@@ -62,7 +62,7 @@ def _result(turns: Sequence[TickTurn], others: Sequence[TickTurn] | None, frame_
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Median, least and largest."""
+    """The median, the smallest and the largest of some values."""
     found = list(values)
     return Spread(statistics.median(found), min(found), max(found))
 

@@ -149,7 +149,7 @@ def main(
 
 
 def summary(found: Found, max_slots: int) -> str:
-    """The result in a sentence."""
+    """The search's result in a sentence."""
     most = ", the requested maximum" if found.slots == max_slots else ""
     return (
         f"slots = {found.slots}{most}: {len(found.turn.tick_s)} ticks of {found.turn.rows} ready rows, "

@@ -202,7 +202,7 @@ def check_files(checkpoint: Checkpoint) -> VerifiedPart:
 
 
 def check_parity(subject: Subject, checkpoint: Checkpoint, frames: int) -> VerifiedPart:
-    """Compare a backend's greedy output for a recording with that of upstream's own modules."""
+    """Compare a backend's greedy output for a recording with the output of upstream's own modules."""
     reason = no_parity(subject, checkpoint)
     if reason is not None:
         return VerifiedPart("parity", VerifyState.NOT_CHECKED, reason)
@@ -239,7 +239,8 @@ def speech(spec: ModelSpec, frames: int) -> FloatArray:
 
 
 def baseline_of(subject: Subject, checkpoint: Checkpoint, asked: str | None) -> Subject | None:
-    """The baseline of a model: the requested one, or for graphs the weights of their source.
+    """The baseline of a model: the requested baseline or, for graphs, the model from which they were
+    exported.
 
     Raises:
         AntiphonError: the baseline is missing, or no installed backend runs it.

@@ -67,7 +67,8 @@ def load_lm(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) ->
 
 
 def sum_condition(model: LMModel, family: str) -> torch.Tensor | None:
-    """The vector ``[1, 1, dim]`` that a conditioned model (Hibiki) adds to the input of every step, or None.
+    """The vector ``[1, 1, dim]`` that a conditioned model (Hibiki) adds to the input of every step; None for
+    other models.
 
     Raises UnsupportedError if the model has other conditions.
     """
@@ -245,12 +246,12 @@ def make(
 ) -> HostBackend:
     """Load a checkpoint with upstream's loaders.
 
-    ``dtype`` is the language model's (None: float32 on a CPU, bfloat16 elsewhere); ``threads`` is the number
-    of torch's threads on a CPU, process-wide (None: all usable cores but one).
+    ``dtype`` is the language model's dtype (None: float32 on a CPU, bfloat16 elsewhere); ``threads`` is the
+    number of torch's threads on a CPU, process-wide (None: all usable cores but one).
 
     Raises:
         UnsupportedError: upstream's modules cannot run the pipeline or the checkpoint here. ConfigError: the
-        device or dtype does not exist, or there is less than one slot or thread.
+            device or dtype does not exist, or there is less than one slot or thread.
     """
     spec = checkpoint.spec
     if spec.kind not in (PipelineKind.CODEC, PipelineKind.DUPLEX):

@@ -30,14 +30,16 @@ name or an id.
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """More text of the reply."""
+    """A further piece of the reply's text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """A piece of the tool call of this ``index``. The first has its ``name``; ``call_id`` may be empty."""
+    """A piece of the tool call of this ``index``. The first piece has the call's ``name``; ``call_id`` may be
+    empty.
+    """
 
     index: int
     call_id: str

@@ -88,7 +88,8 @@ def tables(entries: Any, name: str) -> list[Mapping[str, Any]]:
 
 
 def read_agents(entries: Any) -> tuple[AgentConfig, ...]:
-    """The entries of ``[[agents]]``, each with its text models: its own, then those of ``fallback``.
+    """The entries of ``[[agents]]``, each with its text models: its own model, then the models of
+    ``fallback``.
 
     Raises:
         ConfigError: an entry is invalid, or two have the same name.

@@ -23,7 +23,7 @@ TOKENS_A_MESSAGE: Final = 4
 
 
 class Role(StrEnum):
-    """The origin of an entry."""
+    """The kind of an entry: its author, or its part in a tool call."""
 
     SYSTEM = "system"
     USER = "user"
@@ -49,12 +49,12 @@ class HistoryEntry:
 
     @property
     def shown(self) -> str:
-        """The text for the text model."""
+        """The entry's text as the text model gets it."""
         return " ".join(filter(None, (self.text, *(word for word, _, _ in self.words))))
 
     @property
     def tokens(self) -> int:
-        """Its estimated number of tokens."""
+        """The entry's estimated number of tokens."""
         return TOKENS_A_MESSAGE + len((self.shown + self.name).encode()) // BYTES_A_TOKEN
 
     def add_word(self, word: str, start_ms: int, end_ms: int) -> None:

@@ -59,7 +59,7 @@ class SpeakableText:
         return "".join(spoken)
 
     def finish(self) -> str:
-        """End the reply; returns the rest."""
+        """End the reply; returns the rest of its spoken words."""
         line, self._line = self._line, ""
         return self._whole(line)
 

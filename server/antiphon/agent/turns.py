@@ -116,12 +116,12 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Pause the sound."""
+    """Pause the reply's sound."""
 
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """Continue the paused sound."""
+    """Continue the reply's paused sound."""
 
 
 @dataclass(frozen=True, slots=True)

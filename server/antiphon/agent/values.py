@@ -54,8 +54,8 @@ class ForgetTurn:
 class AskReply:
     """Request a reply now, with its own ``settings``; ``tag`` is the requester's name for it.
 
-    ``entries``, if given, replace the history; each is an entry, or the name of one in the history. A reply
-    that ``is_apart`` is not added to the history.
+    ``entries``, if given, replace the history; each is an entry, or the name of an entry of the history. A
+    reply that ``is_apart`` is not added to the history.
     """
 
     settings: AgentSettings
@@ -80,7 +80,7 @@ class PutEntry:
 
 @dataclass(frozen=True, slots=True)
 class RemoveEntry:
-    """Delete an entry."""
+    """Delete an entry of the history."""
 
     item: str
 
@@ -123,7 +123,7 @@ AgentRequest: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
-    """The caller's turn, with the id ``item``, began at ``ms`` of its audio."""
+    """The caller's turn, with the id ``item``, began at ``ms`` of the caller's audio."""
 
     item: str
     ms: int
@@ -197,8 +197,8 @@ class ReplySound:
 
 @dataclass(frozen=True, slots=True)
 class ToolCalled:
-    """The reply calls a tool; :class:`PutEntry` adds its output, and :class:`AskReply` requests a reply to
-    it.
+    """The reply calls a tool. :class:`PutEntry` adds the tool's output, and :class:`AskReply` requests a
+    reply to the output.
 
     ``pieces`` together are the arguments, in the text model's own form.
     """

@@ -25,7 +25,7 @@ _LIBRARY_NAME = re.compile(r"(lib)?opus[-.][^/]*(so|dylib|dll)[.\d]*")
 
 @functools.cache
 def load_libopus() -> CDLL:
-    """Load libopus once.
+    """Load libopus; further calls return the same library.
 
     Raises:
         AudioError: libopus is missing or cannot be loaded; the message names the package to install.

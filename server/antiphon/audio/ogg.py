@@ -62,7 +62,7 @@ _MIRROR = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 class OpusHead:
     """The first packet of a stream.
 
-    ``pre_skip`` counts samples at 48 kHz; ``output_gain`` is in 1/256 dB; ``sample_rate`` is that of the
+    ``pre_skip`` counts samples at 48 kHz; ``output_gain`` is in 1/256 dB; ``sample_rate`` is the rate of the
     original recording, in Hz, and does not affect decoding.
     """
 
@@ -72,14 +72,14 @@ class OpusHead:
     output_gain: int = 0
 
     def to_bytes(self) -> bytes:
-        """The packet (RFC 7845, section 5.1)."""
+        """The bytes of the packet (RFC 7845, section 5.1)."""
         return _OPUS_HEAD.pack(
             b"OpusHead", 1, self.channels, self.pre_skip, self.sample_rate, self.output_gain, 0
         )
 
     @classmethod
     def from_bytes(cls, packet: bytes) -> OpusHead:
-        """Read the packet.
+        """Read an OpusHead packet.
 
         Raises:
             AudioError: another codec, a version or a channel mapping that is not known.
@@ -99,10 +99,11 @@ class OpusHead:
 class OggOpusReader:
     """Parses a stream of bytes, in any portions, into audio packets.
 
-    ``head`` is the OpusHead of the current stream, None before it or if it was joined in the middle;
-    ``granule_position`` is that of the last page, in the peer's unit. ``streams`` counts stream starts,
-    ``damaged_pages`` wrong checksums, ``skipped_bytes`` the bytes outside of pages, and ``gaps`` breaks in
-    the numbering of pages. It buffers at most one page and one packet.
+    ``head`` is the OpusHead of the current stream; it is None before the first stream, and if the reader
+    joined the stream in the middle. ``granule_position`` is the position in the last page, in the peer's
+    unit. ``streams`` counts stream starts, ``damaged_pages`` wrong checksums, ``skipped_bytes`` the bytes
+    outside of pages, and ``gaps`` breaks in the numbering of pages. It buffers at most one page and one
+    packet.
     """
 
     def __init__(self) -> None:
@@ -219,7 +220,8 @@ class OggOpusReader:
 class OggOpusWriter:
     """Puts packets into the pages of one mono stream with the given ``serial``.
 
-    ``sample_rate`` (Hz) is that of the audio, ``pre_skip`` the encoder's lookahead in samples at that rate.
+    ``sample_rate`` (Hz) is the rate of the audio, ``pre_skip`` the encoder's lookahead in samples at this
+    rate.
     """
 
     def __init__(self, serial: int, sample_rate: int = 24_000, *, pre_skip: int = 0) -> None:
@@ -240,7 +242,7 @@ class OggOpusWriter:
         """One page with whole packets that hold ``samples`` samples at the stream's rate.
 
         Raises:
-            AudioError: they do not fit into one page.
+            AudioError: the packets do not fit into one page.
         """
         self._granule += samples * self._scale
         return self._page(packets, 0)
@@ -314,7 +316,7 @@ class OggDecoder(Decoder):
         return np.concatenate(found) if found else np.zeros(0, np.float32)
 
     def clear(self) -> None:
-        """Drop pieces and packets."""
+        """Drop all buffered data."""
         super().clear()
         self._packets.clear()
 

@@ -194,8 +194,8 @@ class OpusDecoder(_Native):
     def conceal(self, samples: int, following: bytes = b"") -> FloatArray:
         """The audio of a lost packet of ``samples``, float32 ``[samples]``.
 
-        The decoder uses the copy of it in the ``following`` packet, if there is one, and otherwise an
-        estimate.
+        The decoder uses the copy of the lost packet in the ``following`` packet, if there is one, and
+        otherwise an estimate.
 
         Raises:
             AudioError: another number of samples than a packet has, or the decoder was closed.

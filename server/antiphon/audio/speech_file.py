@@ -29,7 +29,7 @@ class SampleFile(Encoder):
         self._header = header(rate)
 
     def encode(self, pcm: FloatArray) -> list[bytes]:
-        """One payload."""
+        """The bytes of ``pcm``, with the header before the first samples."""
         header, self._header = self._header, b""
         return [header + s16le_from_float(_checked(pcm))]
 

@@ -66,7 +66,7 @@ unless an index, tags, chapters or attachments begin there.
 class Damage:
     """The parts of a recording that could not be decoded: packets, and the seconds of silence in their place.
 
-    ``rest_s`` is the approximate length of its unreadable end, in seconds.
+    ``rest_s`` is the approximate length of the recording's unreadable end, in seconds.
     """
 
     packets: int = 0
@@ -128,10 +128,10 @@ def stated_rate(file: BinaryIO) -> int:
 def decode_pieces(file: BinaryIO, sample_rate: int, damage: Damage | None = None) -> Iterator[FloatArray]:
     """The audio of a file as float32 ``[N]``, mono, in [-1, 1], at ``sample_rate``, a packet at a time.
 
-    N is 0 for a packet without audio; a file may have any number of them. Decoding continues after a damaged
-    packet, with silence in its place, and ends with the container; ``damage`` counts the packets and the
-    silence. The length of the silence follows the recording's clock, or, for an MP3, which has no clock, the
-    bytes of its packets.
+    N is 0 for a packet without audio; a file may have any number of such packets. Decoding continues after a
+    damaged packet, with silence in its place, and ends with the container; ``damage`` counts the packets and
+    the silence. The length of the silence follows the recording's clock, or, for an MP3, which has no clock,
+    the bytes of its packets.
 
     Raises:
         AudioError: no readable audio, or the rate or the channels are out of range.

@@ -120,7 +120,7 @@ class PrimeProgress:
 
     @property
     def is_done(self) -> bool:
-        """Whether the row can be stepped."""
+        """Whether the whole prompt is read, so that the row can be stepped."""
         return self.done == self.total
 
 
@@ -265,7 +265,7 @@ class Paged(Protocol):
     """
 
     def page_count(self) -> PageCount | None:
-        """The pages; None if each row has its own."""
+        """The numbers of free pages and of all pages; None if each row has its own pages."""
         ...
 
     def make_room(self, rows: IntArray, reset: BoolArray) -> list[int]:
@@ -412,7 +412,7 @@ class PromptExecutor(Protocol):
         """Like :meth:`read_tokens`, for inputs ``[T, dim]`` that are already embedded."""
 
     def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
-        """Put tokens ``[k]`` into a row's delay cache, as the inputs of those streams at those steps."""
+        """Put ``tokens [k]`` into a row's delay cache, as the inputs of ``streams [k]`` at ``steps [k]``."""
 
     def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:
         """Run a sampled step of one row's language model with the codes int32 ``[input codebooks]``."""
@@ -456,7 +456,7 @@ class TextExecutor(DeviceRows, Protocol):
         """Reset rows quickly and keep their voices: rings may be hidden instead of erased."""
 
     def advance(self, step: TextStep) -> TextResult:
-        """One step of some rows."""
+        """Run one step of the rows of ``step``."""
 
     def compute_voice(self, prompt: Prompt | None) -> dict[str, Any]:
         """The tensors of a voice (None: no speaker) for a row, to be passed to :meth:`write_voice`."""
@@ -466,6 +466,6 @@ class TextExecutor(DeviceRows, Protocol):
 
 
 def row_counts(slots: int) -> tuple[int, ...]:
-    """The row counts that are timed: 1, 2, 4, 8, ... and the number of slots itself."""
+    """The row counts at which ticks are timed: 1, 2, 4, 8, ... and the number of slots."""
     powers = [1 << shift for shift in range(slots.bit_length()) if 1 << shift < slots]
     return (*powers, slots)

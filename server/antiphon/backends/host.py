@@ -64,7 +64,7 @@ class ErrorClassifier:
     """Converts a framework's exceptions to the engine's errors: lost rows, or a lost device.
 
     ``with classifier.over(rows)`` is a block that uses ``rows``. ``probe`` does a little work on the device
-    and raises if it fails. A sticky CUDA error makes it fail, like every later call.
+    and raises if it fails. After a sticky CUDA error the probe fails, like every other later call.
     """
 
     def __init__(self, probe: Callable[[], None]) -> None:

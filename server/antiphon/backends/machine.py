@@ -31,7 +31,7 @@ class Machine:
 
 
 def detect_machine() -> Machine:
-    """Detect the hardware."""
+    """Detect the hardware of this machine."""
     is_apple, driver = platform.system() == "Darwin" and platform.machine() == "arm64", _driver()
     return Machine(has_cuda=driver is not None and _count(driver) > 0, is_apple_silicon=is_apple)
 
@@ -80,7 +80,9 @@ def has_vnni(cpuinfo: Path = CPUINFO) -> bool:
 
 
 def trim_memory() -> None:
-    """Return freed memory to the system. Only glibc needs this: otherwise it keeps a part."""
+    """Return freed memory to the system. Only glibc needs this: otherwise it keeps a part of the freed
+    memory.
+    """
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
@@ -97,7 +99,7 @@ class Gpu:
 
     @property
     def runs_kernels(self) -> bool:
-        """Whether our Triton kernels run on it."""
+        """Whether this project's Triton kernels run on the GPU."""
         return self.capability >= LEAST_CAPABILITY
 
 

@@ -129,8 +129,8 @@ class NullFaults:
 
     ``fail_rows`` maps a tick to rows; from that tick on, the first tick that names one of them raises
     StepError, once. A row whose input or output is the token ``poison`` fails each time. At each tick of
-    ``nan_at`` the first named row gets NaN. ``slow_ms`` adds to that tick's time. From ``lose_device_at`` on
-    every step raises DeviceLostError.
+    ``nan_at`` the first named row gets NaN. ``slow_ms`` maps a tick to milliseconds that are added to its
+    time. From ``lose_device_at`` on every step raises DeviceLostError.
     """
 
     fail_rows: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class NullRows(HostArrays):
     is a function of its history and, unless its text temperature is 0, of its text seed. The same applies to
     an stt row, except that at temperature 0 its text token is the token that the audio encodes. Hashes turn a
     prompt's voice into codes, and a prompt's tokens into history. Rows of stt and tts also keep the tokens
-    that wait for the model's delay, and those of tts the level of their voice.
+    that wait for the model's delay; rows of tts also keep the level of their voice.
     """
 
     pass_frames: Final = 32
@@ -205,7 +205,7 @@ class NullRows(HostArrays):
         return len(self._rows) if is_fixed else int(rows.size)
 
     def warm_up(self, progress: Progress) -> None:
-        """No effect."""
+        """Report progress only: there is nothing to warm up."""
         progress(1, 1, "null backend")
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:
@@ -314,7 +314,7 @@ class NullRows(HostArrays):
         check_tensors(tensors, {name: (rows.shape[1:], rows.dtype) for name, rows in self._state.items()})
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """Restore a copy of :meth:`snapshot`."""
+        """Restore a row from the result of :meth:`snapshot`."""
         for name, rows in self._state.items():
             rows[row] = tensors[name]
 

@@ -36,7 +36,7 @@ class PagePool:
 
     @property
     def free(self) -> int:
-        """Pages without a row."""
+        """The number of pages that no row has."""
         return len(self._free)
 
     def missing(self, rows: NDArray[np.int32], positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -80,8 +80,8 @@ class PagePool:
     ) -> list[int]:
         """The rows to end so that ``rows [n]`` have room for ``positions [n]``, the youngest first.
 
-        ``frames [S]`` is the age of every row; of rows of equal age the highest number ends first. A row that
-        ends needs no page itself.
+        ``frames [S]`` is the age of every row; among rows of equal age the row with the highest number ends
+        first. A row that ends needs no page.
         """
         missing = dict(zip(rows.tolist(), self.missing(rows, positions).tolist(), strict=True))
         free, ended = self.free, list[int]()

@@ -21,7 +21,7 @@ from antiphon.models.spec import LMSpec
 
 
 class PromptedRows(DeviceRows, PromptExecutor, Protocol):
-    """An executor whose rows take prompts."""
+    """An executor whose rows accept prompts."""
 
 
 @dataclass(slots=True)
@@ -124,8 +124,8 @@ class Primer:
     def inputs(self, frames: IntArray, first: int, end: int) -> IntArray:
         """The model's input at steps ``first`` to ``end - 1``: int32 ``[1 + n_q, end - first]``.
 
-        At step s stream k is at frame ``s - delays[k]``. Up to frame 0, which is never output, its token is
-        the initial token.
+        At step s stream k is at frame ``s - delays[k]``. The stream's tokens up to frame 0, which is never
+        output, are the initial token.
         """
         streams = np.arange(frames.shape[1])
         frame = np.arange(first, end)[:, None] - self._delays

@@ -52,7 +52,7 @@ class BackendEntry:
     is_automatic: bool = True
 
     def runs(self, spec: ModelSpec) -> bool:
-        """Whether it runs models like this one."""
+        """Whether the backend runs a model of this spec."""
         apart = {entry.family for entry in BACKENDS.values()}
         wanted = spec.family if spec.family in apart else None
         return spec.kind in self.kinds and wanted in (self.family, self.also or self.family)

@@ -112,7 +112,7 @@ def _words(shape: Sequence[int], dtype: Any) -> str:
 
 
 def with_prefix(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
-    """Reverse :func:`part`."""
+    """Reverse :func:`part`: the tensors with the prefix before their names."""
     return {prefix + name: tensor for name, tensor in tensors.items()}
 
 

@@ -172,7 +172,7 @@ class SpokenRow:
                 self.is_complete = True
 
     def act(self, open_chunk: Open) -> Speech | Silence | None:
-        """What the next frame contains, after opening a due chunk; None if there is no frame yet."""
+        """The content of the next frame; opens a due chunk first. None if there is no frame yet."""
         while self.is_busy:
             if self._pause is not None:
                 pause, left = self._pause, self._pause.frames - 1

@@ -126,7 +126,7 @@ class VoiceCache:
         self._held: dict[int, str] = {}
 
     def give(self, row: int, prompt: Prompt | None) -> bool:
-        """Give a row the voice of a prompt, or no voice if it is None; returns whether the voice was
+        """Give a row the voice of a prompt, or no voice if ``prompt`` is None; returns whether the voice was
         cached.
         """
         key = NO_VOICE if prompt is None else prompt.key

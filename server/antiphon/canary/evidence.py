@@ -30,13 +30,13 @@ ROUND_COMPARISONS: Final = 200
 
 @dataclass(slots=True)
 class RunningMean:
-    """A sum and a count."""
+    """A running mean: the sum of some values, and their number."""
 
     sum: float = 0.0
     count: int = 0
 
     def add(self, value: float) -> None:
-        """Add a value."""
+        """Add a value to the mean."""
         self.sum += value
         self.count += 1
 

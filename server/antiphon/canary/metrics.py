@@ -13,7 +13,7 @@ from antiphon.metrics import read_family
 
 
 class TrialMetrics(Collector):
-    """Reads one trial."""
+    """Collects the metrics of one trial."""
 
     def __init__(self, trial: Trial) -> None:
         """Report on ``trial``."""

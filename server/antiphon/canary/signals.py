@@ -8,7 +8,7 @@ from typing import Final
 
 
 class TrialArm(StrEnum):
-    """The version that answers a call."""
+    """The version of a model on trial that answers a call."""
 
     STABLE = "stable"
     CANARY = "canary"
@@ -19,9 +19,9 @@ class CallSignals:
     """The faults of one call, each from 0 (none) to 1 (worst); None if not measured.
 
     ``late``: late or lost frames, 1 at 5 %. ``silence``: too little speech, 1 without any. ``repetition``:
-    the share of its text that repeats itself. ``disagreement``: the difference between a recogniser's
-    transcript of its audio and its text. ``hang_up``: the caller disconnected within ten seconds.
-    ``failure``: the call ended with a server error.
+    the share of the model's text that repeats itself. ``disagreement``: the difference between the model's
+    text and a recogniser's transcript of the model's audio. ``hang_up``: the caller disconnected within ten
+    seconds. ``failure``: the call ended with a server error.
     """
 
     late: float | None = None

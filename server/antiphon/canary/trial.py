@@ -16,7 +16,7 @@ MAX_CALLERS: Final = 65_536
 
 
 class Phase(StrEnum):
-    """The destination of new calls."""
+    """The phase of a trial, which determines the version that gets new calls."""
 
     RUNNING = "running"  # some go to the canary
     WITHDRAWN = "withdrawn"  # none do
@@ -70,7 +70,7 @@ class Trial:
             self._evidence, self._callers = self._begin(), set()
 
     def report(self) -> dict[str, Any]:
-        """The state as plain values."""
+        """The state of the trial as plain values."""
         return {
             "phase": self.phase.value,
             "reason": self.reason,
@@ -81,7 +81,7 @@ class Trial:
 
     @property
     def evidence(self) -> Mapping[str, Evidence]:
-        """The evidence by signal."""
+        """The evidence for each signal, by its name."""
         return self._evidence
 
     def _begin(self) -> dict[str, Evidence]:

@@ -108,7 +108,8 @@ class Admission(Generic[C]):
     """Assigns rows to callers of any kind and queues the others; used on the control thread only. Methods
     take the time as an argument.
 
-    ``activate`` gives a caller a lease, and returns false if none is free. It must not call this object.
+    ``activate`` gives a caller a lease, and returns false if none is free. The function ``activate`` must not
+    call this object.
     """
 
     def __init__(

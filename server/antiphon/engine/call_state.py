@@ -46,7 +46,8 @@ would block threads.
 class StateIdentity:
     """The model and backend that a row's state belongs to; no other model or backend can load it.
 
-    ``model`` is a hash (:func:`antiphon.models.checkpoint.fingerprint`), ``backend`` its name and versions.
+    ``model`` is a hash (:func:`antiphon.models.checkpoint.fingerprint`), ``backend`` the backend's name and
+    versions.
     """
 
     model: str
@@ -322,8 +323,8 @@ class CallFacts:
 
     ``has_new_parameters``: the row does not have ``parameters`` yet. ``keys`` are the hashes of the valid
     tokens, the newest first. ``recorded_in`` and ``recorded_out`` count the frames in usage records.
-    ``given`` counts the replies to all its connections, also to those of killed front ends. ``kept`` is data
-    for its next connection.
+    ``given`` counts the replies to all connections of the call, including connections of killed front ends.
+    ``kept`` is data for the next connection.
     """
 
     call: Call
@@ -342,14 +343,14 @@ class CallFacts:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class CallState:
-    """A call in transfer between two processes."""
+    """A call that is moving between two processes."""
 
     facts: CallFacts
     row: Mapping[str, NDArray[Any]]
     lease: Mapping[str, NDArray[Any]]
 
     def pack(self, identity: StateIdentity) -> bytes:
-        """The call as bytes."""
+        """Serialize the call."""
         arrays = {ROW + name: array for name, array in self.row.items()}
         arrays |= {LEASE + name: array for name, array in self.lease.items()}
         return pack(arrays, identity, {FACTS: msgspec.json.encode(self.facts).decode()})

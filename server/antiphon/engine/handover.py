@@ -44,7 +44,7 @@ LEAVING: Final = "this worker is shutting down, too"
 class HandOverPlan:
     """Settings of moving calls.
 
-    ``post`` sends the bytes of a call to the worker at an address and returns that worker's name; it raises
+    ``post`` sends the bytes of a call to the worker at an address, and returns the worker's name or raises
     HandOverError. ``timeout_s`` bounds reading the state of one call from its row.
     """
 

@@ -327,8 +327,8 @@ class EngineLoop:
             return False
 
     def tick_once(self) -> bool:
-        """Apply what is due, then run one tick if any session is ready, and one piece of a prompt if there is
-        one.
+        """Apply all due changes, then run one tick if any session is ready, and one piece of a prompt if
+        there is one.
 
         Returns whether a tick or a piece was run.
         """

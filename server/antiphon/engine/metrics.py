@@ -129,7 +129,7 @@ class LatePressure:
         return self._is_high or self.host_lag_s(now_s) > self._config.host_lag_ms / 1000.0
 
     def count(self, now_s: float) -> LateCount:
-        """The window that ends at ``now_s``."""
+        """The counts of the window that ends at ``now_s``."""
         self._advance(now_s)
         running = self._running  # read once: the engine thread sets it
         overdue = 0 if running is None else running.overdue_frames(now_s)
@@ -229,7 +229,7 @@ class ArrayHistogramFamily(Collector):
         yield HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
 
     def collect(self) -> Iterable[HistogramMetricFamily]:
-        """The samples of a scrape."""
+        """The samples for one scrape."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
         for values, child in list(self._children.items()):
             buckets, total = child.read()

@@ -32,8 +32,8 @@ a slow bus.
 class PrimingQueue:
     """Leases with a prompt to read or a state to restore; used on the engine thread only.
 
-    Leases alternate, one piece each. A long prompt therefore delays a short one by at most the pieces of the
-    others, and an active call by one piece.
+    Leases alternate, one piece each. Each piece of a short prompt therefore waits for at most one piece of
+    every other prompt, and the frame of an active call for one piece.
     """
 
     def __init__(self, backend: Backend, rows: Rows, metrics: EngineMetrics) -> None:

@@ -79,7 +79,7 @@ class ResumableCall:
         return (self.key,) if self.former_key is None else (self.key, self.former_key)
 
     def enter(self, state: ResumeState) -> None:
-        """Change to another state."""
+        """Change the call's state, by one of :data:`TRANSITIONS`."""
         self.state = state
 
     def settle(self) -> None:
@@ -152,7 +152,7 @@ class ResumeTokens:
 
     @property
     def calls(self) -> tuple[ResumableCall, ...]:
-        """Every resumable call, once."""
+        """All resumable calls, each once."""
         return tuple(dict.fromkeys(self._calls.values()))
 
     def was_here(self, key: bytes) -> bool:
@@ -176,7 +176,7 @@ class ResumeTokens:
         self._calls[call.key] = call
 
     def drop_former(self, call: ResumableCall) -> None:
-        """Invalidate the token before the last."""
+        """Invalidate the call's former token."""
         if call.former_key is not None:
             self._give_up(call.former_key, "replaced")
             call.former_key = None

@@ -74,7 +74,7 @@ class Resuming:
 
     @property
     def detached(self) -> int:
-        """Calls without a connection."""
+        """The number of calls without a connection."""
         return len(self._detached)
 
     def is_succeeded(self, session: EngineSession) -> bool:
@@ -248,7 +248,9 @@ class Resuming:
         return tuple(call.session for call in self._detached if call.successor is None)
 
     def next_event_s(self, *, is_wanted: bool) -> float:
-        """The time at which a detached call expires, which is earlier while a caller waits for its row."""
+        """The time at which the next detached call expires; with ``is_wanted``, when a caller waits for a
+        row, it is earlier.
+        """
         after_s = min(self.window_s, self._yield_s) if is_wanted else self.window_s
         times_s = (
             call.detached_s + after_s

@@ -25,7 +25,7 @@ OFFERED_WORDS: Final = 8
 
 
 class RowAction(Enum):
-    """The input of a row in a tick, and what is done with its state first."""
+    """The input of a row in a tick, and the operation on the row's state before it."""
 
     NONE = "none"  # the caller's audio
     RESTORE = "restore"  # the saved state is restored, then the caller's audio
@@ -144,7 +144,7 @@ class TextInbox:
 
     @property
     def waiting(self) -> int:
-        """Words waiting."""
+        """Number of words that wait."""
         return len(self._entries)
 
     @property
@@ -153,7 +153,7 @@ class TextInbox:
         return self._received - len(self._entries)
 
     def push(self, entries: Sequence[TextEntry], received_s: float) -> None:
-        """Add words."""
+        """Add words, which arrived at ``received_s``."""
         self._received += len(entries)
         self._entries.extend((entry, received_s) for entry in entries)
         self.is_finished = self.is_finished or any(entry.is_last for entry in entries)

@@ -71,7 +71,7 @@ class Placement:
 
 
 class FrameStats:
-    """The engine thread's counters by lease; it is their only writer (:class:`EngineCounts`).
+    """The engine thread's counters by lease (:class:`EngineCounts`); only the engine thread writes them.
 
     ``recent_ms`` is ``[L, RECENT_TICKS, 2]``: step and wait in milliseconds, with the newest pair at ``(taken
     - 1) % RECENT_TICKS``.

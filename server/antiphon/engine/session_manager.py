@@ -107,11 +107,11 @@ class SessionManager:
         self._metrics.admissions[outcome].inc()
 
     def claim(self, session: EngineSession, claim: ResumeClaim) -> None:
-        """Let a session resume a call.
+        """Start the resumption of a call by a session.
 
         Raises:
             ResumeError: the call does not exist, or cannot be resumed. SessionFailedError: the device is
-            lost.
+                lost.
         """
         self._check_not_lost()
         self.settle(self._clock())

@@ -74,7 +74,7 @@ class EngineSession:
         self.send(Admitted(self.id, lease - (self.pool or 0) * pool_leases))
 
     def orphan(self) -> None:
-        """Mark the front end as dead."""
+        """Mark the session's front end as dead."""
         self.send, self.is_orphaned = no_notices, True
 
     def remember(self, request: messages.CallRequest) -> None:

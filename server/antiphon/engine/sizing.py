@@ -48,12 +48,12 @@ class MemoryFacts:
 
     @property
     def fixed_bytes(self) -> int:
-        """Bytes needed for any number of rows."""
+        """Bytes that are needed even without rows: weights, caches and spare rings."""
         return self.weights_bytes + self.cache_bytes + self.spare_bytes
 
     @property
     def fixed_words(self) -> str:
-        """The parts of :attr:`fixed_bytes`, for messages."""
+        """The parts of :attr:`fixed_bytes` as text, for messages."""
         caches = f" + caches {self.cache_bytes:,} bytes" if self.cache_bytes else ""
         spare = f" + spare rings {self.spare_bytes:,} bytes" if self.spare_bytes else ""
         return f"weights {self.weights_bytes:,} bytes{caches}{spare}"

@@ -123,9 +123,9 @@ class TickRule:
 def tick_limit_s(frame_s: float, *, reserve_fraction: float, models: int = 1) -> float:
     """The longest tick that keeps frames on time.
 
-    A frame may arrive just after a tick began: it waits for that one and then takes its own, so two ticks
-    must fit into a frame's length, less the reserve for decoding, encoding and sending. If ``models`` models
-    share a device, each tick takes ``models`` times as long.
+    A frame may arrive just after a tick began: it waits for the end of this tick, and then for its own tick.
+    Two ticks must therefore fit into a frame's length, less the reserve for decoding, encoding and sending.
+    If ``models`` models share a device, each tick takes ``models`` times as long.
     """
     return frame_s * (1 - reserve_fraction) / 2 / models
 

@@ -94,7 +94,7 @@ Change: TypeAlias = AttachRow | UpdateRow | FreezeRow | MoveRow | DetachRow | Sa
 
 
 class FramesUsed(NamedTuple):
-    """Frames of a call: those that arrived, processed or not, and replies given to its connections."""
+    """The numbers of a call's frames that arrived, processed or not, and of replies to its connections."""
 
     came: int
     given: int
@@ -154,7 +154,7 @@ class RowMoved(NamedTuple):
 
 
 class FramesOverdue(NamedTuple):
-    """Long overdue frames were dropped unprocessed."""
+    """The engine dropped frames unprocessed that were long overdue."""
 
     now_s: float
     frames: int

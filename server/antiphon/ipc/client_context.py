@@ -39,7 +39,7 @@ class LoopNotifier:
         self._is_set = False
 
     def notify(self) -> None:
-        """Request a call, from any thread."""
+        """Request a call of the function, from any thread."""
         if self._is_set:
             return
         self._is_set = True
@@ -208,7 +208,7 @@ class ChangedSessions(Generic[T]):
             self._loop.call_soon(self.notify)
 
     def notify(self) -> None:
-        """Notify the owners now."""
+        """Notify the owners of the changed sessions now."""
         changed, self._changed = self._changed, {}
         for session in changed:
             self._notify(session)

@@ -119,7 +119,7 @@ class EngineClient:
         return answer
 
     async def ask(self, make: Callable[[int], messages.Request], descriptors: Sequence[int] = ()) -> None:
-        """Send the request ``make(number)``, and wait for its ``Checked``."""
+        """Send the request ``make(number)``, and wait for the answer ``Checked``; raises the error in it."""
         number = next(self._numbers)
         answer = self._expect(number)
         try:

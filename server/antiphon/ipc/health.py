@@ -12,8 +12,8 @@ class Health:
 
     ``alive``: the engine thread runs and its device is not lost. ``stuck_s``: seconds that the running step
     and its preparation have taken, once these exceed their limit, else 0. ``ready``: a new caller would be
-    admitted at once. ``free`` is the number of callers that would be. ``detail`` describes the fault, or is
-    "ok".
+    admitted at once. ``free`` is the number of callers that would be admitted. ``detail`` describes the
+    fault, or is "ok".
     """
 
     alive: bool

@@ -150,8 +150,8 @@ def open_pool(descriptor: int, plan: MemoryLayout, pool: int) -> Arena:
 
 
 class SharedArena(Arena):
-    """The engine's side of the memory: all leases, with the engine's own counters in addition to those of the
-    pools.
+    """The engine's side of the memory: all leases, with the engine's own counters in addition to the counters
+    of the pools.
     """
 
     def __init__(self, plan: MemoryLayout) -> None:
@@ -203,7 +203,7 @@ class SharedArena(Arena):
                 ring(bell)
 
     def move(self, source: int, target: int, taken: int, again: int, parameters: int) -> None:
-        """Copy one lease to another, on both sides."""
+        """See :meth:`Arena.move`; the counters of the pools are copied too."""
         pool, place = divmod(target, self.plan.leases)
         with self._copying:
             super().move(source, target, taken, again, parameters)

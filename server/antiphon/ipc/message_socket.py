@@ -155,7 +155,7 @@ class MessageSocket(Generic[M]):
 
     @property
     def is_congested(self) -> bool:
-        """Whether messages wait for the socket."""
+        """Whether messages wait because the socket does not accept them."""
         return bool(self._waiting)
 
     @property
@@ -192,7 +192,7 @@ class MessageSocket(Generic[M]):
         self.close()
 
     def close(self) -> None:
-        """Close; pending questions fail."""
+        """Close the socket; pending questions fail."""
         if not self._is_open:
             return
         self._is_open = False
@@ -329,7 +329,7 @@ class LocalSocket(Generic[M]):
         self._loop.call_soon(self._deliver, message, _duplicates(descriptors))
 
     def ask(self, message: M) -> asyncio.Future[M]:
-        """Send a question."""
+        """Send a question; the future returns its answer."""
         return asyncio.ensure_future(self._ask(message))
 
     def read_rest(self) -> None:
@@ -384,7 +384,7 @@ def write_file(data: bytes) -> int:
 
 
 def read_file(descriptor: int, most: int) -> bytes:
-    """The bytes of a descriptor of memory.
+    """The bytes in the memory of a descriptor.
 
     Raises:
         ProtocolError: there are more than ``most``.

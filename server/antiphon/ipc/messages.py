@@ -106,7 +106,7 @@ class EndText(CallRequest, frozen=True):
 
 
 class ClearText(CallRequest, frozen=True):
-    """Discard the words that wait."""
+    """Discard the words that the row has not taken."""
 
 
 class FeedPadding(CallRequest, frozen=True):
@@ -237,14 +237,14 @@ class Admitted(CallNotice, frozen=True):
 
 
 class Queued(CallNotice, frozen=True):
-    """The call waits behind ``position`` others."""
+    """The call waits in the queue behind ``position`` other calls."""
 
     position: int
     retry_after_s: int
 
 
 class Refused(CallNotice, frozen=True):
-    """The call was refused."""
+    """The call gets no row; ``error`` is the reason."""
 
     error: AntiphonError
 

@@ -75,7 +75,7 @@ class EngineCounts:
 
 
 class Arena:
-    """The leases of one side: an engine has all leases, a front end those of its pool."""
+    """The leases of one side: an engine has all leases, a front end the leases of its pool."""
 
     def __init__(
         self, shape: Shape, blocks: NDArray[np.void], caller: Counts, engine: Counts, turn: Counts
@@ -343,7 +343,7 @@ class RingReplies(NamedTuple):
         return is_padding
 
     def copy(self) -> RingReplies:
-        """A copy in separate memory."""
+        """A copy of the replies in separate memory."""
         return RingReplies(self.marks.copy(), None if self.pcm is None else self.pcm.copy(), self.vad.copy())
 
     def chosen(self, which: slice | NDArray[np.bool_]) -> RingReplies:
@@ -373,7 +373,7 @@ class OutputRings:
         self.fence = arena.fence
 
     def waiting(self, leases: Any = slice(None)) -> Counts:
-        """Replies that wait, by lease."""
+        """Number of replies that wait, by lease."""
         waiting: Counts = self.written[leases] - np.maximum(self.taken[leases], self.discarded[leases])
         return waiting
 

@@ -108,7 +108,7 @@ class Session:
 
     @property
     def queue_frames(self) -> int:
-        """Whole frames (tts: words) waiting for the model."""
+        """Number of whole frames (tts: words) that wait for the model."""
         if not self._takes_audio:
             taken = 0 if self.lease is None else int(self._engine.words_taken[self.lease])
             return self._words - max(taken, self._words_void)
@@ -116,7 +116,7 @@ class Session:
 
     @property
     def reply_frames(self) -> int:
-        """Replies waiting to be taken."""
+        """Number of replies that wait for :meth:`take`."""
         return 0 if self.lease is None else max(0, int(self._outputs.waiting(self.lease)))
 
     @property
@@ -432,7 +432,7 @@ class Session:
         self._link.send(messages.Detach(self.id))
 
     def close(self, error: AntiphonError | None = None) -> None:
-        """End the session and free its row; waiting input, waiting replies, and those in progress are
+        """End the session and free its row; waiting input, waiting replies, and replies in progress are
         discarded.
         """
         if self.state is SessionState.CLOSED:
@@ -499,7 +499,7 @@ class Session:
                 self._writer.finish()
 
     def notify(self) -> None:
-        """Call the owner's ``notify``; one that raises ends the session."""
+        """Call the owner's ``notify``; if it raises an exception, the session ends."""
         if self._notify is None:
             return
         try:

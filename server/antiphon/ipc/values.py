@@ -122,9 +122,9 @@ Note: TypeAlias = tuple[Count, Annotated[bytes, Meta(max_length=65_536)]]
 class ResumeClaim:
     """A front end's request to continue a call.
 
-    ``key`` is the SHA-256 of the client's token, ``new_key`` that of its next one, ``owner`` the name of its
-    API key. The client has received numbered messages up to ``seq`` and audio up to ``frame`` (-1: none). At
-    most ``replay_frames`` frames of missing audio are sent again.
+    ``key`` is the SHA-256 of the client's token, ``new_key`` the SHA-256 of its next token, ``owner`` the
+    name of its API key. The client has received numbered messages up to ``seq`` and audio up to ``frame``
+    (-1: none). At most ``replay_frames`` frames of missing audio are sent again.
     """
 
     key: Key

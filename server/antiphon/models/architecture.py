@@ -54,7 +54,7 @@ class TransformerConfig:
 
     @property
     def kv_dim(self) -> int:
-        """Width of a position's keys."""
+        """Width of one position's keys over all heads."""
         return self.kv_heads * self.head_dim
 
     @classmethod
@@ -159,7 +159,7 @@ class DepformerConfig:
 
     @property
     def kv_dim(self) -> int:
-        """Width of a step's keys."""
+        """Width of one step's keys over all heads."""
         return self.head_dim * (self.heads // self.kv_repeat)
 
     @classmethod
@@ -331,7 +331,7 @@ class SeanetConfig:
 
     @classmethod
     def from_published(cls, table: Mapping[str, Any]) -> SeanetConfig:
-        """Read a published table.
+        """Read a published ``seanet`` table.
 
         Raises:
             UnsupportedError: an option no published Mimi uses.

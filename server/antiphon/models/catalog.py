@@ -38,10 +38,10 @@ def weights_folder(name: str) -> Path | None:
 def load_checkpoint(ref: str, *, is_confined: bool = False) -> Checkpoint:
     """Find a model: a built-in name, a folder, ``hf://owner/repo[@revision]``, or a Pocket-TTS configuration.
 
-    A Pocket-TTS configuration is a YAML file, a folder that contains one, or ``pocket://NAME``, which names
-    one in its package. A built-in name has priority over a folder of the same name; to name the folder, write
-    ``./echo``. Raises CheckpointNotFoundError, CheckpointFormatError, and MissingExtraError for the hub's
-    client or the package.
+    A Pocket-TTS configuration is a YAML file, a folder that contains one, or ``pocket://NAME``, which names a
+    configuration of the package ``pocket-tts``. A built-in name has priority over a folder of the same name;
+    to name the folder, write ``./echo``. Raises CheckpointNotFoundError, CheckpointFormatError, and
+    MissingExtraError for the hub's client or the package.
 
     With ``is_confined`` a folder must not refer to files outside of itself.
     """

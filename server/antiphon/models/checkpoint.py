@@ -95,9 +95,9 @@ class Checkpoint:
     ``ref`` is the requested name, ``root`` the folder of its configuration, ``revision`` its commit (hub
     only). ``files`` maps roles to paths: "lm", "mimi", "tokenizer", "lora", "config", "mimi_config", and
     further roles of a manifest. ``raw_config`` is ``config.json`` unchanged. ``absent`` maps the roles of
-    missing published weights to their file names; ONNX graphs run without them. ``mimi_config`` None means
-    the full-size Mimi. ``digest`` is the SHA-256 of the manifest, which contains the digests of all files; it
-    is "" without a manifest.
+    missing published weights to their file names; ONNX graphs run without these weights. ``mimi_config`` None
+    means the full-size Mimi. ``digest`` is the SHA-256 of the manifest, which contains the digests of all
+    files; it is "" without a manifest.
     """
 
     spec: ModelSpec
@@ -292,11 +292,10 @@ def describe(
     backends: Mapping[str, BackendFormat] | None = None,
     quantization: QuantizationRecipe | None = None,
 ) -> Manifest:
-    """The manifest of a checkpoint. With ``files`` and ``graphs`` it is that of a new checkpoint made from
-    it.
+    """The manifest of a checkpoint or, with ``files`` and ``graphs``, of a new checkpoint made from it.
 
-    Without ``files`` every file of the checkpoint is read and hashed. The default license is that of the
-    checkpoint.
+    Without ``files`` every file of the checkpoint is read and hashed. The default license is the checkpoint's
+    license.
     """
     spec = checkpoint.spec
     if license_name is None:

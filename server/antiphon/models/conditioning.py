@@ -89,7 +89,7 @@ key of this project.
 
 @dataclass(frozen=True, slots=True)
 class SpeakerShape:
-    """``frames`` vectors of ``width`` for each voice."""
+    """The shape of a voice for a tts model: ``frames`` vectors of ``width`` numbers."""
 
     frames: int
     width: int
@@ -186,8 +186,8 @@ def check_conditions(config: Mapping[str, Any]) -> None:
 
 
 def chosen_entry(config: Mapping[str, Any], name: str) -> int | None:
-    """The entry of a tts model's lookup table that the server chooses; None if the table has no such
-    value.
+    """The entry of a tts model's lookup table that the server chooses; None if the table does not have this
+    entry.
     """
     values = config["conditioners"][name]["lut"].get("possible_values") or []
     wanted = {"cfg": format(GUIDANCE, ".1f"), "control": "ok"}.get(name)
@@ -195,7 +195,7 @@ def chosen_entry(config: Mapping[str, Any], name: str) -> int | None:
 
 
 def description_entry(config: Mapping[str, Any], family: str) -> int | None:
-    """The entry of its description's table that Hibiki adds to every input: "very_good".
+    """The entry "very_good" of the table of descriptions, which Hibiki adds to every input.
 
     None for a model without conditioners, and for tts models, whose conditions are read separately.
 

@@ -23,7 +23,7 @@ class GpuCard:
     ``memory_bytes`` is the memory available to a program, ``cache_bytes_per_s`` the rate of the level 2
     cache. Kernels run on ``units`` at ``clock_hz``. ``node_s`` is the cost of another kernel in a graph
     without the kernel's own latency. ``host_s`` is the host's part of a tick outside its stages.
-    ``is_measured``: they are fitted to a run on this GPU.
+    ``is_measured``: the constants are fitted to a run on this GPU.
     """
 
     name: str
@@ -146,7 +146,9 @@ def paired_tile_of(rows: int) -> Tile:
 
 
 def makes_rows(count: int, depth: int) -> bool:
-    """Whether a product of ``count`` rows of ``depth`` elements itself normalises and rounds them."""
+    """Whether the kernel of a product of ``count`` rows of ``depth`` elements also normalises and rounds the
+    rows.
+    """
     return count <= (SHORT_ROWS if depth <= SHORT_DEPTH else FEW_ROWS)
 
 
@@ -262,7 +264,7 @@ class TickWork:
     weight_bits: int
 
     def launches(self, rows: int) -> int:
-        """Kernels of the language model."""
+        """Number of kernels that the language model launches in a tick."""
         parts = (
             (self.layers, LAYER),
             (self.cross_layers, CROSS),

@@ -44,7 +44,7 @@ class TensorFormat:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype of its arrays."""
+        """The numpy dtype of the tensor."""
         return np.dtype(DTYPES[self.dtype])
 
     @property
@@ -178,11 +178,11 @@ class BackendFormat:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationRecipe:
-    """How weights were rounded, with all data that are needed to judge and repeat it.
+    """How weights were rounded, with all data that are needed to judge and repeat the rounding.
 
-    ``scheme`` names the method, ``bits`` and ``group_size`` (None: one scale per output channel) its shape,
-    ``keep`` the glob patterns of unchanged tensors, ``source_sha256`` the original weights, ``tool`` the
-    program that rounded them, ``options`` its other options.
+    ``scheme`` names the method; ``bits`` and ``group_size`` (None: one scale per output channel) are its
+    parameters. ``keep`` has the glob patterns of unchanged tensors, ``source_sha256`` identifies the original
+    weights, ``tool`` is the program that rounded them, and ``options`` are its other options.
     """
 
     scheme: str

@@ -64,9 +64,10 @@ def packaged_config(ref: str) -> Path:
 
 
 def read_pocket(path: Path, ref: str, name: str) -> Checkpoint:
-    """Read a configuration and find its files; its paths are relative to it, or on the hub (``hf://``).
+    """Read a configuration and find its files. Paths in it are relative to its folder, or on the hub
+    (``hf://``).
 
-    If the weights with voice cloning are not available, the weights without it are used.
+    If the weights with voice cloning are not available, the weights without voice cloning are used.
 
     Raises:
         CheckpointNotFoundError, CheckpointFormatError: a file is missing or malformed.

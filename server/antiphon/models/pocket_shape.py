@@ -137,7 +137,7 @@ class PocketShape:
         return cls(layers, kv_heads, attention_dim // heads, longest, clones, heads, capacity)
 
     def read_voice(self, path: Path) -> Prompt:
-        """An exported voice.
+        """Read an exported voice.
 
         Raises:
             CheckpointFormatError: the file does not exist, or belongs to another model.
@@ -224,7 +224,7 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PocketText:
-    """The rules for text of a model, like ``prepare_text_prompt`` of its package."""
+    """The rules for text of a model, like ``prepare_text_prompt`` of the package ``pocket-tts``."""
 
     encode: Callable[[str], list[int]]
     frame_rate: float

@@ -32,11 +32,11 @@ class Prompt:
     """The tokens of T frames, all forced.
 
     ``frames`` is int32 ``[T, 1 + n_q]``: text, the model's own voice, its input. ``voice`` and ``embedded``
-    may replace part of them. ``voice`` is float32 ``[V, frame_samples]``: its codes are the model's own voice
-    in the first V frames. ``embedded`` is float32 ``[E, dim]``: the model's first E inputs, already embedded.
-    A tts model gets only one of three fields: ``speakers``, float32 ``[V, T, width]``, has the voices;
-    ``keys_values``, float32 ``[layers, 2, T, heads, head_dim]``, has its state after a voice; ``voice`` has
-    the recording. ``key`` is a hash of the content: prompts with equal keys are equal.
+    may replace a part of the frames. ``voice`` is float32 ``[V, frame_samples]``: its codes are the model's
+    own voice in the first V frames. ``embedded`` is float32 ``[E, dim]``: the model's first E inputs, already
+    embedded. A tts model gets only one of three fields: ``speakers``, float32 ``[V, T, width]``, has the
+    voices; ``keys_values``, float32 ``[layers, 2, T, heads, head_dim]``, has its state after a voice;
+    ``voice`` has the recording. ``key`` is a hash of the content: prompts with equal keys are equal.
     """
 
     frames: IntArray
@@ -62,12 +62,12 @@ class Prompt:
 
     @property
     def bytes(self) -> int:
-        """Bytes in memory."""
+        """Bytes that the prompt takes in memory."""
         return sum(part.nbytes for part in self._parts if part is not None)
 
     @property
     def count(self) -> int:
-        """Frames in the prompt."""
+        """Number of frames of the prompt."""
         return int(self.frames.shape[0])
 
 
@@ -135,7 +135,7 @@ class VoicePrompt:
 
     @property
     def count(self) -> int:
-        """Frames in the voice."""
+        """Number of frames of the voice."""
         if self.pcm is not None:
             return int(self.pcm.shape[0])
         return 0 if self.embedded is None else int(self.embedded.shape[0]) + 1

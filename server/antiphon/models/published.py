@@ -162,7 +162,7 @@ class PublishedConfig:
 
 
 def parse_config(raw: Mapping[str, Any], where: str) -> PublishedConfig:
-    """Parse a published ``config.json``; an empty one stands for a repository without it (Moshi 7B).
+    """Parse a published ``config.json``; an empty one stands for a repository without the file (Moshi 7B).
 
     A config without LM arguments describes a plain codec if ``model_type`` is "mimi", otherwise a model with
     Moshi 7B's arguments. Raises CheckpointFormatError for an unknown key or model type.

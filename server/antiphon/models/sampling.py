@@ -60,7 +60,7 @@ class RowParameters:
 
     @property
     def seeds(self) -> NDArray[np.uint64]:
-        """The seeds ``[2, S]``."""
+        """The seeds of text and audio, ``[2, S]``."""
         seeds: NDArray[np.uint64] = self.integers[1].view(np.uint64)
         return seeds
 

@@ -40,8 +40,8 @@ class TextEntry:
     """One word for a tts row: its token ids, the number of steps before the next word, and whether the text
     ends with it.
 
-    Without tokens it is a pause of ``padding_frames``, or, with ``is_last``, only the end, or a text that is
-    not spoken.
+    An entry without tokens is a pause of ``padding_frames``, the end of the text (with ``is_last``), or a
+    text that is not spoken.
     """
 
     tokens: tuple[int, ...]
@@ -66,7 +66,7 @@ class Choices(NamedTuple):
 class ScriptRules:
     """The rules of the script that a model was trained with.
 
-    ``entries`` is the size of its text table; two tokens are packed into one with it. Audio comes
+    ``entries`` is the size of the model's text table, with which two tokens are packed into one. Audio comes
     ``audio_delay`` steps after its text, and the last codebook another ``acoustic_delay`` steps later.
     ``max_padding`` is the number of steps after which the model gets a word without a request.
     ``initial_padding`` steps come before the first word, so that it is not cut. ``final_padding`` steps of
@@ -120,7 +120,8 @@ class ScriptRules:
 
 @dataclass(slots=True)
 class Script:
-    """The position of one speaker in its text. Each step is :attr:`choices`, the model, :meth:`advance`.
+    """The position of one speaker in its text. For each step, read :attr:`choices`, run the model, and call
+    :meth:`advance`.
 
     ``step`` counts the steps taken. Entries are numbered in order; ``begun`` has (step, index) of the entries
     that were started and whose audio is not complete. ``end_step`` is the step of the model's first request
@@ -145,7 +146,7 @@ class Script:
             self._may_pad = self._must_pad = self.rules.initial_padding
 
     def copy(self) -> Script:
-        """An independent copy."""
+        """An independent copy of the script."""
         return replace(
             self,
             begun=deque(self.begun),
@@ -190,7 +191,7 @@ class Script:
         return len(self._entries) < self.rules.lookahead + SPARE_WORDS
 
     def add(self, entries: tuple[TextEntry, ...]) -> None:
-        """Add entries; those after the end are not spoken."""
+        """Add entries; entries after the end are not spoken."""
         for entry in entries:
             if self.is_complete:
                 return

@@ -94,7 +94,7 @@ def lm_spec(
 
     If the weights have more depformer steps or extra heads than the configuration, the numbers of the weights
     apply. A duplex model with a depformer step for every audio stream has PersonaPlex's layout: the second
-    half of its steps predicts its next input, and the server does not use it.
+    half of the steps predicts the model's next input, and the server does not use this half.
     """
     present = {key: config[key] for key in _REQUIRED if key in config}
     check_keys(present, f"{where}: config", required=_REQUIRED)
@@ -196,7 +196,8 @@ def _check_shapes(config: Mapping[str, Any], header: Mapping[str, TensorInfo], w
 def mimi_spec(
     config: Mapping[str, Any], codebooks: int | None, header: Mapping[str, TensorInfo] | None, where: str
 ) -> MimiSpec:
-    """Make the spec of a Mimi with ``codebooks`` RVQ levels in use (None: upstream's 8, or all).
+    """Make the spec of a Mimi with ``codebooks`` RVQ levels in use (None: upstream's 8, or all if there are
+    fewer).
 
     Raises CheckpointFormatError if there are fewer levels, or if the weights have another number of levels.
     """

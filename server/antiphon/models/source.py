@@ -31,7 +31,7 @@ _CONFIGURATION: Final = ("config.json", "antiphon.json")
 class Repository:
     """One commit of a repository on the hub, and its files in the local cache.
 
-    ``revision`` is the full commit hash, ``snapshot`` the cache's folder for it.
+    ``revision`` is the full commit hash, ``snapshot`` the cache's folder for the commit.
     """
 
     repo: str
@@ -186,9 +186,9 @@ class FileSource(Protocol):
 class Folder:
     """A local folder.
 
-    Names may point outside of it (``../echo/mimi.safetensors``), unless there is a ``bound``: the folder that
-    must contain every file, with links followed. ``beside`` is a second folder, which is searched for files
-    that the first one lacks.
+    Names may point outside of the folder (``../echo/mimi.safetensors``), unless there is a ``bound``: the
+    folder that must contain every file, with links followed. ``beside`` is a second folder, which is searched
+    for files that the first one lacks.
     """
 
     root: Path

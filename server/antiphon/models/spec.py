@@ -38,7 +38,7 @@ class PipelineKind(StrEnum):
 
     @property
     def codec_passes(self) -> int:
-        """Directions of Mimi that a row runs."""
+        """Number of Mimi's directions (encode, decode) that a row runs."""
         return self.takes_audio + self.gives_audio
 
 
@@ -118,7 +118,7 @@ class ModelSpec:
 
     @property
     def sample_rate(self) -> int:
-        """Samples a second."""
+        """Samples of audio a second."""
         return self.mimi.sample_rate
 
     @property

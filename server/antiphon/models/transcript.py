@@ -147,7 +147,7 @@ class WordAssembler:
         return self.timing.time_s(self.step - 1)
 
     def fork(self) -> WordAssembler:
-        """An independent copy."""
+        """An independent copy of the assembler."""
         return replace(self, _tokens=list(self._tokens))
 
     def feed(self, token: int) -> list[WordEvent]:
@@ -272,14 +272,16 @@ class Transcript:
         return len(self._marks) >= MAX_MARKERS
 
     def received(self, samples: int) -> None:
-        """Count ``samples`` more of the caller's audio, which the engine has taken; silence restarts after
-        them."""
+        """Count ``samples`` more of the caller's audio, which the engine has taken; flush padding restarts
+        after them.
+        """
         self._samples += samples
         self._padding = None
 
     def mark(self, marker_id: int) -> list[Event]:
-        """Add a marker after all audio so far; it returns at once if there is no new audio since the last
-        one."""
+        """Add a marker after all audio so far; the marker returns at once if no audio has arrived since the
+        last marker.
+        """
         if not self._marks and self._samples <= self._flushed_samples:
             return [Marked(marker_id)]
         self._marks.append(_Mark(marker_id, self._samples, -(-self._samples // self._frame_samples)))

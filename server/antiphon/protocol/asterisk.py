@@ -74,7 +74,7 @@ _DECODER: Final = msgspec.json.Decoder(_Event)
 
 
 def decode(message: bytes | str) -> AsteriskEvent | None:
-    """A control message; None for one that needs no answer.
+    """Decode a control message; return None for a message that needs no answer.
 
     Raises:
         ProtocolError: the message is invalid, or starts media in an unsupported format.

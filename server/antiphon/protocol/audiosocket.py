@@ -86,7 +86,7 @@ def size_of(data: bytearray) -> int | None:
 
 
 def decode(message: bytes | str) -> AudioSocketMessage:
-    """One message.
+    """Decode one message.
 
     Raises:
         ProtocolError: its payload does not fit its kind.

@@ -27,7 +27,7 @@ class TimedWord:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One or more words."""
+    """A segment of a transcript: one or more words."""
 
     words: tuple[TimedWord, ...]
 
@@ -38,12 +38,12 @@ class Segment:
 
     @property
     def start_s(self) -> float:
-        """The start of the first word."""
+        """The start of the segment's first word, in seconds."""
         return self.words[0].start_s
 
     @property
     def stop_s(self) -> float:
-        """The end of the last word."""
+        """The end of the segment's last word, in seconds."""
         return self.words[-1].stop_s
 
 

@@ -19,7 +19,7 @@ MAX_NAME_CHARS = 200
 
 
 class AudioFormat(StrEnum):
-    """The encoding of audio, both ways."""
+    """The encoding of audio in both directions."""
 
     OGG = "ogg"  # pieces of one Ogg/Opus stream
     OPUS = "opus"  # one Opus packet of 20 ms a message
@@ -125,7 +125,7 @@ def parse_wait(query: Mapping[str, str], max_wait_s: float) -> float:
 
 
 def parse_set(fields: Mapping[str, Any], current: SamplingParameters) -> SamplingParameters:
-    """The parameters after a ``set`` event; parameters that it does not name keep their values.
+    """The parameters after a ``set`` event; parameters that the event does not name keep their values.
 
     Raises:
         ProtocolError: ``parameters`` is not an object, or has an unknown name or an invalid value.

@@ -76,7 +76,7 @@ def text_of(message: bytes | str) -> str:
 
 
 def fields_of(text: str) -> Fields:
-    """The fields of an event.
+    """Parse the text of an event into its fields.
 
     Raises:
         FieldError: the text is too long, is not a JSON object, or has an invalid ``event_id``.

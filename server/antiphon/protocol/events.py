@@ -87,7 +87,7 @@ EVENT_KINDS: Mapping[str, EventKind] = {
 
 
 def check_event(event: Event, *, sender: Sender) -> None:
-    """Compare an event with the table.
+    """Check an event against the table of events.
 
     Raises:
         ProtocolError: an unknown type, the wrong sender, or a field that is missing or of the wrong type.

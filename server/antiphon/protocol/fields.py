@@ -95,18 +95,18 @@ class Fields:
         return int(value)
 
     def flag(self, name: str, *, default: bool = False) -> bool:
-        """True or false."""
+        """A field that is true or false."""
         return bool(self._value(name, FLAG, default))
 
     def object(self, name: str) -> Fields:
-        """A required object."""
+        """A required field that is an object."""
         found = self.optional_object(name)
         if found is None:
             raise self.error(name, MISSING, "is missing")
         return found
 
     def optional_object(self, name: str) -> Fields | None:
-        """An optional object."""
+        """An optional field that is an object."""
         value = self._value(name, OBJECT)
         return None if value is None else Fields(value, self.path_of(name), self.event_id)
 

@@ -34,7 +34,8 @@ _Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
 
 @dataclass(frozen=True, slots=True)
 class SpeechSetup:
-    """The first message of a request: its format, the wanted model and voice, and the client's name for it.
+    """The first message of a request: its format, the wanted model and voice, and the client's name for the
+    request.
 
     With ``keeps_open`` the connection stays for further requests.
     """
@@ -48,7 +49,7 @@ class SpeechSetup:
 
 @dataclass(frozen=True, slots=True)
 class SpeechAudio:
-    """Audio of the client."""
+    """A piece of the client's audio."""
 
     data: bytes
 
@@ -63,7 +64,7 @@ class SpeechText:
 
 @dataclass(frozen=True, slots=True)
 class SpeechFlush:
-    """Request the transcript of the audio so far; ``id`` is repeated with its end."""
+    """Request the transcript of the audio so far; the server repeats ``id`` at the end of the transcript."""
 
     id: int | str
 
@@ -96,7 +97,7 @@ _DECODER: Final = msgspec.json.Decoder(_Message)
 
 
 def decode(message: bytes | str) -> SpeechMessage | None:
-    """A client's message; None for one of an unknown type.
+    """Decode a client's message; return None for a message of an unknown type.
 
     Raises:
         ProtocolError: the message does not belong to this dialect.
@@ -145,7 +146,7 @@ def encode(kind: str, request: str | None = None, **fields: Any) -> str:
 
 
 def encode_audio(data: bytes, request: str | None) -> str:
-    """Audio of the server."""
+    """The message with a piece of the server's audio."""
     return encode("audio", request, audio=base64.b64encode(data).decode())
 
 

@@ -121,11 +121,11 @@ _AUDIO_HEAD: Final = b"\x82\xa4type\xa5Audio\xa3pcm"
 
 
 def decode_client(data: bytes) -> ClientMessage:
-    """A client's message.
+    """Decode a client's message.
 
     Raises:
         ProtocolError: not msgpack, an unknown message, a field that is missing or of the wrong type, or
-        samples that are not finite.
+            samples that are not finite.
     """
     if data.startswith(_AUDIO_HEAD):
         samples = unpack_floats(data, len(_AUDIO_HEAD))
@@ -135,7 +135,7 @@ def decode_client(data: bytes) -> ClientMessage:
 
 
 def decode_server(data: bytes) -> ServerMessage:
-    """A server's message.
+    """Decode a server's message.
 
     Raises:
         ProtocolError: not msgpack, an unknown message, or a field that is missing or of the wrong type.

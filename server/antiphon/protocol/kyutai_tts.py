@@ -59,7 +59,7 @@ class SpeechFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TtsQuery:
-    """The parsed query."""
+    """The parsed query of a request."""
 
     format: SpeechFormat = SpeechFormat.OGG
     voice: str | None = None
@@ -112,7 +112,7 @@ ServerMessage: TypeAlias = kyutai.Ready | kyutai.Audio | kyutai.OggOpus | Spoken
 
 
 def parse_query(query: Mapping[str, str], *, max_wait_s: float) -> TtsQuery:
-    """The parsed query; unknown keys are ignored. ``max_wait_s`` bounds the wait.
+    """Parse the query; unknown keys are ignored. ``max_wait_s`` bounds the wait.
 
     Raises:
         ProtocolError: the format is unknown, or the wait is not a valid time.
@@ -137,11 +137,11 @@ def parse_post(data: bytes) -> tuple[str, str | None]:
 
 
 def decode_client(data: bytes | str) -> ClientMessage:
-    """A client's message, from a text frame or a binary one.
+    """Decode a client's message from a text frame or a binary frame.
 
     Raises:
         ProtocolError: not msgpack, an unknown message, a field that is missing or of the wrong type, or a
-        text that is too long.
+            text that is too long.
     """
     if isinstance(data, str):
         return _text(data)
@@ -171,7 +171,7 @@ def _voice(values: dict[str, Any]) -> Voice:
 
 
 def encode_client(message: ClientMessage) -> bytes:
-    """The msgpack of a client's message."""
+    """Encode a client's message as msgpack."""
     if isinstance(message, Voice):
         values = {"embeddings": message.embeddings.tolist(), "shape": list(message.shape)}
     else:
@@ -181,7 +181,7 @@ def encode_client(message: ClientMessage) -> bytes:
 
 
 def encode_server(message: ServerMessage) -> bytes:
-    """The msgpack of a server's message."""
+    """Encode a server's message as msgpack."""
     if isinstance(message, kyutai.Audio | kyutai.Ready | kyutai.Error | kyutai.OggOpus):
         return kyutai.encode(message)
     values = {"type": "Text", "text": message.text, "start_s": message.start_s, "stop_s": message.stop_s}
@@ -189,7 +189,7 @@ def encode_server(message: ServerMessage) -> bytes:
 
 
 def decode_server(data: bytes) -> ServerMessage:
-    """A server's message.
+    """Decode a server's message.
 
     Raises:
         ProtocolError: not msgpack, an unknown message, or a field that is missing or of the wrong type.

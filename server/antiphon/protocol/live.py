@@ -61,7 +61,7 @@ class AcknowledgeEvents:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A change of the session."""
+    """The client changes the session."""
 
     session: SessionChange
     event_id: str | None = None
@@ -77,14 +77,14 @@ class AppendAudio:
 
 @dataclass(frozen=True, slots=True)
 class Mute:
-    """Send the model silence instead of the caller's audio."""
+    """The model must get silence instead of the caller's audio."""
 
     event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Unmute:
-    """Send the model the caller's audio again."""
+    """The model must get the caller's audio again."""
 
     event_id: str | None = None
 
@@ -100,7 +100,7 @@ class Close:
 class AppendText:
     """``content`` for the model: ``kind`` is instructions, thinking or commentary, as the API defines them.
 
-    With a delegation's id it is the result of that delegation.
+    With a delegation's id the text is the result of the delegation.
     """
 
     kind: str
@@ -111,7 +111,7 @@ class AppendText:
 
 @dataclass(frozen=True, slots=True)
 class AddItem:
-    """Add an item to the conversation of the model with tools."""
+    """The client adds an item to the conversation of the model with tools."""
 
     item: WrittenItem
     event_id: str | None = None
@@ -119,7 +119,7 @@ class AddItem:
 
 @dataclass(frozen=True, slots=True)
 class ContinueResponse:
-    """Let the model with tools continue."""
+    """The client requests that the model with tools continues its response."""
 
     event_id: str | None = None
 

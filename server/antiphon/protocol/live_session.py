@@ -24,7 +24,7 @@ DELEGATION_TYPES = ("client", "responses", "decisions")
 
 
 class Encoding(StrEnum):
-    """The encoding of a sample."""
+    """The encoding of audio samples."""
 
     PCM = "audio/pcm"  # signed 16-bit, little endian
     PCMU = "audio/pcmu"  # G.711 mu-law
@@ -41,7 +41,7 @@ RATES: Mapping[Encoding, tuple[int, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class LiveFormat:
-    """The format of both directions, mono."""
+    """The audio format of both directions; audio is mono."""
 
     encoding: Encoding = Encoding.PCM
     rate: int = 24_000
@@ -102,7 +102,7 @@ IMMUTABLE = ("model", "instructions", "input", "audio", "store", "client")
 
 
 def read_session(fields: Fields) -> SessionConfig:
-    """The session of a ``session.start``.
+    """Read the session in a ``session.start`` event.
 
     Raises:
         FieldError: a field is missing, of the wrong type, or not supported.
@@ -124,7 +124,7 @@ def read_session(fields: Fields) -> SessionConfig:
 
 
 def read_change(fields: Fields) -> SessionChange:
-    """The session of a ``session.update``.
+    """Read the changes in a ``session.update`` event.
 
     Raises:
         FieldError: a field is of the wrong type, or cannot change.

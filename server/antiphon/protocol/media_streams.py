@@ -46,7 +46,9 @@ class StreamStart:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Audio of the caller; ``chunk`` counts its messages from 1; it is 0 if they are not counted."""
+    """Audio of the caller; ``chunk`` is the number of the audio message, from 1, or 0 if messages have no
+    numbers.
+    """
 
     payload: bytes
     chunk: int = 0
@@ -114,7 +116,8 @@ _DECODER: Final = msgspec.json.Decoder(_Message)
 
 
 def decode(message: bytes | str) -> StreamEvent | None:
-    """One message; None for one that a server ignores, such as ``connected`` and ``dtmf``.
+    """Decode one message; return None for a message that a server ignores, such as ``connected`` and
+    ``dtmf``.
 
     Raises:
         ProtocolError: the message does not belong to this protocol, or its audio has an unsupported encoding.

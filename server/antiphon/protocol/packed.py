@@ -149,7 +149,7 @@ def _no_extension(code: int, data: bytes) -> Any:
 
 
 def field_of(values: dict[str, Any], name: str, what: str) -> Any:
-    """A required field.
+    """The value of a required field.
 
     Raises:
         ProtocolError: the field is missing.
@@ -160,7 +160,7 @@ def field_of(values: dict[str, Any], name: str, what: str) -> Any:
 
 
 def read_text(values: dict[str, Any], name: str, what: str) -> str:
-    """A text field.
+    """The value of a required text field.
 
     Raises:
         ProtocolError: the field is missing, or of another type.
@@ -172,7 +172,7 @@ def read_text(values: dict[str, Any], name: str, what: str) -> str:
 
 
 def read_int(values: dict[str, Any], name: str, what: str, bounds: range = INT64) -> int:
-    """A whole number within ``bounds``.
+    """The value of a required field that is a whole number within ``bounds``.
 
     Raises:
         ProtocolError: the field is missing, of another type, or out of range.
@@ -186,7 +186,7 @@ def read_int(values: dict[str, Any], name: str, what: str, bounds: range = INT64
 
 
 def read_number(values: dict[str, Any], name: str, what: str) -> float:
-    """A finite number.
+    """The value of a required field that is a finite number.
 
     Raises:
         ProtocolError: the field is missing, of another type, or not finite.

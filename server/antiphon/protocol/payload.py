@@ -31,7 +31,7 @@ _STRING: Final = re.compile(rb'"[^"]*"')
 
 
 def decode_text(data: bytes, what: str) -> str:
-    """Decode UTF-8 to text.
+    """Decode UTF-8 bytes to text.
 
     Raises:
         ProtocolError: not UTF-8; the message has ``what`` and the position.

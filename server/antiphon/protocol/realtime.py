@@ -40,21 +40,21 @@ class AppendAudio:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The end of the caller's turn."""
+    """The client ends the caller's turn."""
 
     event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Discards the audio that was not committed."""
+    """The client discards the audio that it has not committed."""
 
     event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CreateItem:
-    """An item of the conversation; ``previous`` is "root" for the first place."""
+    """The client adds an item to the conversation after the item ``previous``; "root" means first."""
 
     item: Mapping[str, Any]
     previous: str | None = None
@@ -63,7 +63,7 @@ class CreateItem:
 
 @dataclass(frozen=True, slots=True)
 class RetrieveItem:
-    """Request an item."""
+    """The client requests an item."""
 
     item_id: str
     event_id: str | None = None
@@ -71,7 +71,7 @@ class RetrieveItem:
 
 @dataclass(frozen=True, slots=True)
 class DeleteItem:
-    """Delete an item."""
+    """The client deletes an item."""
 
     item_id: str
     event_id: str | None = None
@@ -79,7 +79,7 @@ class DeleteItem:
 
 @dataclass(frozen=True, slots=True)
 class TruncateItem:
-    """The position up to which the client played an item."""
+    """The client has played an item only up to this position."""
 
     item_id: str
     content_index: int

@@ -35,7 +35,7 @@ class Ids:
         self._numbers = itertools.count(1)
 
     def new(self, kind: str) -> str:
-        """The next id."""
+        """The next id with the prefix ``kind``."""
         return f"{kind}_{self._session}_{next(self._numbers)}"
 
 
@@ -52,7 +52,7 @@ def encode(it: Event, event_id: str) -> str:
 
 
 def error_event(reason: AntiphonError) -> Event:
-    """The ``error`` event of an exception; ``event_id`` is that of the client's event."""
+    """The ``error`` event of an exception; ``event_id`` is the id of the client's event."""
     error = error_of(reason)
     values = {
         "type": error.type,

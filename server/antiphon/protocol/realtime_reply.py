@@ -119,7 +119,7 @@ class Responses:
         return self._wait() if response.item is None else self._hold(audio)
 
     def create(self, request: ResponseRequest) -> list[Event]:
-        """Start a response at the client's request; it completes the response in progress.
+        """Start a response at the client's request; a response in progress is completed first.
 
         A request that the model cannot answer fails at once.
         """

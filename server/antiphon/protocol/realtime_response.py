@@ -45,11 +45,11 @@ class Response:
 
     @property
     def has_text(self) -> bool:
-        """Whether its message has text."""
+        """Whether the response's message has text."""
         return bool(self._transcript)
 
     def created(self) -> Event:
-        """Start the response."""
+        """The event that starts the response."""
         return event("response.created", response=self._shown(IN_PROGRESS, None, None))
 
     def begin_message(self, item: str | None = None) -> list[Event]:
@@ -60,12 +60,12 @@ class Response:
         return [added, *self._listed(made), self.of_part("response.content_part.added", part=self._part(""))]
 
     def text(self, delta: str) -> Event:
-        """Add text to its message."""
+        """Add text to the response's message."""
         self._transcript.append(delta)
         return self.of_part(f"{self._stem}.delta", delta=delta)
 
     def audio(self, delta: bytes) -> Event:
-        """Add audio to its message."""
+        """Add audio to the response's message."""
         return self.of_part("response.output_audio.delta", delta=delta)
 
     def end_message(self, *, is_whole: bool) -> list[Event]:
@@ -101,11 +101,11 @@ class Response:
     def done(
         self, status: str, details: Mapping[str, Any] | None = None, usage: Mapping[str, Any] | None = None
     ) -> Event:
-        """End the response."""
+        """The event that ends the response."""
         return event("response.done", response=self._shown(status, details, usage))
 
     def of_part(self, kind: str, **fields: Any) -> Event:
-        """An event about the content of its message."""
+        """An event about the content of the response's message."""
         place = {"response_id": self.id, "item_id": self.item, "output_index": 0, "content_index": 0}
         return event(kind, **place, **fields)
 

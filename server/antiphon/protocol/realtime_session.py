@@ -180,7 +180,7 @@ def show_format(audio: LiveFormat) -> dict[str, Any]:
 
 
 def change(session: RealtimeSession, fields: Fields) -> RealtimeSession:
-    """The session after a ``session.update``.
+    """The session after the changes of a ``session.update`` event.
 
     Raises:
         FieldError: a field has the wrong type or an invalid value, or the type or the model would change.

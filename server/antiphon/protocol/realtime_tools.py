@@ -119,7 +119,7 @@ class ReplyFields:
 
 
 def reply_fields(session: RealtimeSession, response: Fields | None = None) -> ReplyFields:
-    """The session's options, with those of a ``response`` applied.
+    """The session's options, overridden by the options of a ``response``.
 
     Raises:
         FieldError: a field of the response cannot be used.

@@ -46,7 +46,7 @@ class Ack:
 class Claim:
     """A client's claim to a call that it resumes; -1 means none.
 
-    ``input_frame`` is the first frame of its audio that it can still send.
+    ``input_frame`` is the first frame of audio that the client can still send.
     """
 
     token: bytes
@@ -86,12 +86,12 @@ def token_key(token: bytes) -> bytes:
 
 
 def encode_numbered(seq: int, message: bytes) -> bytes:
-    """A message with its number."""
+    """Encode a message with its number."""
     return _HEAD.pack(NUMBERED, seq) + message
 
 
 def decode_numbered(payload: bytes) -> tuple[int, bytes]:
-    """The number of a message and the message, from the bytes after the tag.
+    """Decode the number of a message and the message from the bytes after the tag.
 
     Raises:
         ProtocolError: the bytes contain no message.
@@ -104,12 +104,12 @@ def decode_numbered(payload: bytes) -> tuple[int, bytes]:
 
 
 def encode_ack(ack: Ack) -> bytes:
-    """An acknowledgement."""
+    """Encode an acknowledgement."""
     return bytes((NUMBERED,)) + _ACK.pack(_or_none(ack.seq), _or_none(ack.frame))
 
 
 def decode_ack(payload: bytes) -> Ack:
-    """An acknowledgement, from the bytes after the tag.
+    """Decode an acknowledgement from the bytes after the tag.
 
     Raises:
         ProtocolError: its length is wrong.
@@ -120,7 +120,7 @@ def decode_ack(payload: bytes) -> Ack:
 
 
 def encode_claim(claim: Claim) -> bytes:
-    """The first message of a connection that resumes a call."""
+    """Encode the first message of a connection that resumes a call."""
     counts = (_or_none(claim.seq), _or_none(claim.frame), claim.input_frame)
     return bytes((CLAIM,)) + _CLAIM.pack(VERSION, claim.token, *counts)
 

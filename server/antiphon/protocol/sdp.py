@@ -47,7 +47,7 @@ class PeerOffer:
 
 
 def read_offer(data: bytes) -> PeerOffer:
-    """The offer in a body.
+    """Read the offer in the body of a request.
 
     Raises:
         ProtocolError: the body is not SDP, is too long, has no audio in Opus, or has other sections.

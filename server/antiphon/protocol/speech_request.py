@@ -70,12 +70,13 @@ def parse_speech_request(data: bytes) -> SpeechRequest:
 
 
 def audio_delta(audio: bytes) -> bytes:
-    """A piece of the file."""
+    """The event with a piece of the audio file."""
     return sse({"type": "speech.audio.delta", "audio": base64.b64encode(audio).decode("ascii")})
 
 
 def audio_done(words: int, unspoken: int, frames: int) -> bytes:
-    """The end event. Its input counts the words given to the model, its output the frames of 80 ms.
+    """The end event, with usage: input is the number of words given to the model, output the number of frames
+    of 80 ms.
 
     ``unspoken`` is the number of words that the model cannot speak and did not get.
     """

@@ -33,14 +33,14 @@ _UNMEASURED: Final[Mapping[str, Any]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """All words of a recording of ``seconds``."""
+    """All words of a recording, which is ``seconds`` long."""
 
     words: Sequence[TimedWord]
     seconds: float
 
 
 def encode_transcript(order: TranscriptionRequest, written: Written) -> bytes:
-    """The requested file."""
+    """The transcript as a file in the requested format."""
     segments = segments_of(written.words)
     match order.format:
         case "text":

@@ -67,7 +67,7 @@ def decode(text: str) -> ClientEvent:
 
 
 def change(session: TranslationSession, fields: Fields) -> TranslationSession:
-    """The session after a ``session.update``.
+    """The session after the changes of a ``session.update`` event.
 
     Raises:
         FieldError: a field has the wrong type.
@@ -86,13 +86,13 @@ def change(session: TranslationSession, fields: Fields) -> TranslationSession:
 
 
 def output_audio(pcm: bytes, elapsed_ms: int) -> Event:
-    """The next audio."""
+    """The event with the next audio."""
     place = {"format": "pcm16", "sample_rate": SAMPLE_RATE, "channels": 1, "elapsed_ms": elapsed_ms}
     return event("session.output_audio.delta", delta=pcm, **place)
 
 
 def output_transcript(text: str, elapsed_ms: int) -> Event:
-    """The text of the next audio."""
+    """The event with the text of the next audio."""
     return event("session.output_transcript.delta", delta=text, elapsed_ms=elapsed_ms)
 
 

@@ -59,7 +59,7 @@ ClientEvent: TypeAlias = AppendAudio | Update | Passed
 
 
 def decode(text: str) -> ClientEvent:
-    """One event of a client; unknown fields are ignored.
+    """Decode one event of a client; unknown fields are ignored.
 
     Raises:
         FieldError: the text is not an event of this protocol, or has a field that cannot be used.
@@ -128,18 +128,18 @@ class ChatLog:
 
 
 def session_updated(session: Mapping[str, Any]) -> Event:
-    """The session, as the client has set it."""
+    """The event that repeats the session as the client has set it."""
     return event("session.updated", session=session)
 
 
 def heard(word: str, start_ms: int) -> Event:
-    """A word of the caller, and its start."""
+    """The event with a word of the caller, and its start in milliseconds."""
     kind = "conversation.item.input_audio_transcription.delta"
     return event(kind, delta=word, start_time=round(start_ms / 1000, 3))
 
 
 def response_created(voice: str, log: ChatLog) -> Event:
-    """The agent starts to answer."""
+    """The event that the agent starts to answer."""
     response = {
         "object": "realtime.response",
         "status": "in_progress",
@@ -150,13 +150,13 @@ def response_created(voice: str, log: ChatLog) -> Event:
 
 
 def outputs(log: ChatLog) -> Event:
-    """The conversation so far."""
+    """The event with the conversation so far."""
     args = {"chat_history": log.shown, "debug_dict": {}, "debug_plot_data": []}
     return event("unmute.additional_outputs", args=args)
 
 
 def error_event(reason: AntiphonError, *, is_fatal: bool = False) -> Event:
-    """An error; with ``is_fatal`` the connection ends."""
+    """The event of an error; with ``is_fatal`` the connection ends."""
     error = error_of(reason)
     kind = FATAL if is_fatal else error.type
     values = {"type": kind, "code": error.code, "message": error.message, "param": error.param}

@@ -73,7 +73,7 @@ class WireForm:
 
     @property
     def in_events(self) -> tuple[ErrorType, str]:
-        """OpenAI's type and code in an event."""
+        """OpenAI's type and code of this error in an event."""
         return self.event or (self.type, self.code)
 
 

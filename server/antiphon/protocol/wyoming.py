@@ -44,7 +44,7 @@ _Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
 
 @dataclass(frozen=True, slots=True)
 class AudioForm:
-    """PCM, signed and little endian."""
+    """A format of PCM audio, whose samples are signed and little endian."""
 
     rate: int
     channels: int = 1
@@ -57,7 +57,7 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """A ping; the answer repeats ``text``."""
+    """A ping; the server's answer repeats ``text``."""
 
     text: str | None = None
 
@@ -78,7 +78,7 @@ class AudioStart:
 
 @dataclass(frozen=True, slots=True)
 class AudioChunk:
-    """Some audio."""
+    """A piece of audio."""
 
     form: AudioForm
     pcm: bytes
@@ -255,7 +255,7 @@ def _read(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
 
 
 def encode(kind: str, data: Mapping[str, Any] | None = None, payload: bytes = b"") -> bytes:
-    """An event of a server."""
+    """Encode an event of a server."""
     body = b"" if data is None else json.dumps(data, ensure_ascii=False).encode(errors="replace")
     line: dict[str, Any] = {"type": kind, "version": __version__}
     if body:
@@ -266,7 +266,7 @@ def encode(kind: str, data: Mapping[str, Any] | None = None, payload: bytes = b"
 
 
 def encode_audio(rate: int, pcm: bytes) -> bytes:
-    """Some audio, mono."""
+    """Encode a piece of mono audio."""
     return encode("audio-chunk", {"rate": rate, "width": SAMPLE_BYTES, "channels": 1}, pcm)
 
 

@@ -37,7 +37,7 @@ class Family:
     samples: dict[Key, float] = field(default_factory=dict)
 
     def add(self, key: Key, value: float) -> None:
-        """Add a sample to those of other processes."""
+        """Add a sample to the samples of other processes."""
         known = self.samples.get(key)
         self.samples[key] = value if known is None else merge_of(key[0]).joined(known, value)
 
@@ -61,7 +61,7 @@ def read_registry(registry: CollectorRegistry) -> bytes:
 
 
 class Totals:
-    """The latest values of each process, and the sums over those that have ended."""
+    """The latest values of each process, and the sums over the processes that have ended."""
 
     def __init__(self) -> None:
         """Start without values."""
@@ -87,7 +87,7 @@ class Totals:
         _join(self._past, {name: family for name, family in last.items() if family.kind in SUMMED})
 
     def text(self) -> bytes:
-        """The exposition of all processes together."""
+        """The metrics of all processes together, in the Prometheus text format."""
         joined: Families = {}
         for families in (self._past, *self._latest.values()):
             _join(joined, families)

@@ -124,7 +124,7 @@ class Child:
 
     @property
     def device(self) -> str:
-        """The device of one of several engines; "" of any other child."""
+        """The device of one of several engines; "" for any other child."""
         return self.name.partition(" ")[2]
 
     @classmethod
@@ -194,7 +194,7 @@ class Child:
         self._pong = self.peer.ask(Ping())
 
     async def answer(self, what: str, limit_s: float = ANSWER_S) -> bytes | None:
-        """The answer to a question, or None without one in time."""
+        """The answer to a question; None if none arrives within ``limit_s``."""
         if self.peer.is_congested:  # operators' questions must not fill its queue
             return None
         with contextlib.suppress(AntiphonError, TimeoutError):

@@ -28,7 +28,7 @@ ms): 30 to 50 us.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """The limits: connections at once and new ones a second, in total and per address.
+    """The limits on connections at once and on new connections a second, in total and per address.
 
     Per address, 0 means unlimited. None means a quarter of the total, and unlimited for this machine itself.
     """
@@ -39,7 +39,7 @@ class ConnectionLimits:
     new_per_s_per_address: float | None = None
 
     def of_address(self, address: str) -> tuple[float, float]:
-        """Limits of ``address``: connections at once and new ones a second; 0 means unlimited."""
+        """Limits of ``address``: connections at once, and new connections a second; 0 means unlimited."""
         spared = is_own(address)
         at_once, new = self.connections_per_address, self.new_per_s_per_address
         if at_once is None:

@@ -26,9 +26,9 @@ SPOKEN_SHARE: Final = 0.25
 class WaitingConnections(Generic[C]):
     """Connections in the order in which they are served.
 
-    Connections that have sent data come first, and among these a connection from the address with the fewest.
-    Among equals the newest and the oldest alternate, so a new connection is served as the first or the
-    second, and every connection is served.
+    Connections that have sent data come first, and among these a connection from the address with the fewest
+    connections. Among equals the newest and the oldest connection alternate, so a new connection is served as
+    the first or the second, and every connection is served.
     """
 
     def __init__(self) -> None:

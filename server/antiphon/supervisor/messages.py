@@ -144,7 +144,7 @@ class Drained(Message, frozen=True):
 
 
 class Leave(Message, frozen=True):
-    """To a child: end."""
+    """To a child: end your process."""
 
 
 class Lost(Message, frozen=True):

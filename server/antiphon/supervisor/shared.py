@@ -134,7 +134,7 @@ class SeenRequests:
 
 
 def refused(who: str, count: int, limit: int, kind: str) -> str:
-    """The reason for refusing one more, with the numbers, or ""; a limit of 0 means no limit."""
+    """The reason for refusing one more than ``count``, with the numbers, or ""; limit 0 means no limit."""
     return f"{who} has {count} of {limit} {kind}" if 0 < limit <= count else ""
 
 

@@ -59,7 +59,7 @@ def device_bytes(device: mx.Device) -> dict[str, int]:
 
 
 def quantization_of(loaded: Loaded) -> str:
-    """The quantised parts of a model: "weights-int4+kv-int8", one of its two halves, or "none"."""
+    """The quantised parts of a model: "weights-int4+kv-int8", "weights-int4", "kv-int8" or "none"."""
     parts = [f"weights-int{bits}" for bits in loaded.bits]
     if loaded.generator is not None and loaded.generator.model.int8_kv:
         parts.append("kv-int8")
@@ -338,8 +338,9 @@ class MlxFrames(MlxRows):
             return codec, np.array(mx.concatenate(codes))
 
     def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:
-        """Process tokens int32 ``[1 + n_q, T]`` with a row's language model, up to its frame number
-        ``frames``."""
+        """Process tokens int32 ``[1 + n_q, T]`` with a row's language model; the row is at frame ``frames``
+        afterwards.
+        """
         assert self.generator is not None
         with self.on_device():
             self._read(row, self.generator.model.embed(mx.array(tokens.T)), frames)
@@ -360,7 +361,7 @@ class MlxFrames(MlxRows):
         self.stage(np.array([row], np.int32), np.array([frames - 1]), work)
 
     def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
-        """Put tokens ``[k]`` of streams into a row's delay cache, as the inputs of those steps."""
+        """Put ``tokens [k]`` into a row's delay cache, as the inputs of ``streams [k]`` at ``steps [k]``."""
         assert self.generator is not None
         if not tokens.size:
             return
@@ -370,7 +371,7 @@ class MlxFrames(MlxRows):
             evaluate(self.state.tensors)
 
     def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:
-        """The language model's stage for one row, with the input codes ``[heard]`` as frame ``frames``."""
+        """Run the language model for one row, with ``codes [input codebooks]``, as frame ``frames``."""
         with self.on_device():
             self.run_lm(np.array([row], np.int32), np.array([frames - 1]), codes[None])
 
@@ -423,7 +424,7 @@ class MlxTts(MlxRows):
             self.state.reset(rows.tolist(), keeps_voice=True)
 
     def advance(self, step: TextStep) -> TextResult:
-        """One step of some rows."""
+        """Run one step of the rows of ``step``."""
         rows, frames, is_fixed = step.rows, step.frames, step.is_fixed
         generator, sampler = self.generator, self.sampler
         assert generator is not None

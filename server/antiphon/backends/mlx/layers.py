@@ -81,7 +81,7 @@ class Matrix:
 
 
 def stack(matrices: Sequence[Matrix]) -> Matrix:
-    """Matrices of equal width, stacked.
+    """One matrix whose rows are the rows of all ``matrices``, which have equal width.
 
     Raises:
         CheckpointFormatError: they are quantised in different ways.
@@ -97,7 +97,7 @@ def stack(matrices: Sequence[Matrix]) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """``y = x W^T (+ b)``."""
+    """A linear layer: ``y = x W^T (+ b)``."""
 
     matrix: Matrix
     bias: mx.array | None = None
@@ -120,11 +120,11 @@ class Weights:
         self._taken: set[str] = set()
 
     def has(self, name: str) -> bool:
-        """Whether a tensor has this name."""
+        """Whether the file has a tensor of this name."""
         return name in self._arrays
 
     def array(self, name: str, shape: tuple[int, ...]) -> mx.array:
-        """An unquantised tensor.
+        """The unquantised tensor ``name``.
 
         Raises:
             CheckpointFormatError: the tensor is missing, or has another shape.
@@ -205,7 +205,7 @@ class Norm:
 
 
 def load_norm(kind: str, weights: Weights, name: str, dim: int) -> Norm:
-    """The layer for a configuration's ``norm``.
+    """The normalisation layer for ``kind``, the value of a configuration's ``norm``.
 
     Raises:
         UnsupportedError: no published model uses that name.
@@ -315,7 +315,7 @@ ACTIVATIONS: Final[Mapping[str, Activation]] = {
 
 @dataclass(frozen=True, slots=True)
 class PlainFeedForward:
-    """``linear2(gelu(linear1(x)))``."""
+    """A feed-forward block without gate: ``linear2(gelu(linear1(x)))``."""
 
     linear1: Linear
     linear2: Linear
@@ -327,7 +327,9 @@ class PlainFeedForward:
 
 @dataclass(frozen=True, slots=True)
 class GatedFeedForward:
-    """``linear_out(act(a) * b)``, with ``a, b`` the halves of ``linear_in(x)`` (Shazeer 2020)."""
+    """A gated feed-forward block (Shazeer 2020): ``linear_out(act(a) * b)``, with ``a, b`` the halves of
+    ``linear_in(x)``.
+    """
 
     activation: Activation
     linear_in: Linear
@@ -343,7 +345,7 @@ FeedForward: TypeAlias = PlainFeedForward | GatedFeedForward
 
 
 def load_feed_forward(gating: str, weights: Weights, name: str, dim: int, feed_forward: int) -> FeedForward:
-    """The block for a configuration's ``gating``.
+    """The feed-forward block for ``gating``, the value of a configuration.
 
     Raises:
         UnsupportedError: no published model uses that name.

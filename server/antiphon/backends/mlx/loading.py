@@ -138,7 +138,8 @@ def make(
     ``device`` is "gpu" or "cpu" (None: the GPU if there is one). ``dtype`` is the language model's compute
     dtype (None: bfloat16 on a GPU, float32 on a CPU); matrices that the checkpoint quantises in groups remain
     so. ``kv`` is the format of its keys and values: "compute" (that dtype) or "int8". With ``compile`` "on"
-    mlx fuses operations, which on a CPU needs a C++ compiler and minutes; "auto" does so on a GPU.
+    mlx fuses operations, which on a CPU needs a C++ compiler and takes minutes; "auto" fuses them only on a
+    GPU.
 
     Raises:
         UnsupportedError: an unsupported pipeline or option.

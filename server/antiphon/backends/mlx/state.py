@@ -121,7 +121,7 @@ class Packing:
 
     @property
     def size(self) -> int:
-        """The number of computed rows."""
+        """The number n of computed rows."""
         return len(self.rows)
 
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -200,7 +200,9 @@ Layer: TypeAlias = Callable[[mx.array, Packed], mx.array]
 
 
 def fused(layer: Layer, specs: Iterable[TensorSpec]) -> Layer:
-    """A layer with the same result, whose operations mlx fuses; it uses only these tensors of the state."""
+    """A layer with the same result, whose operations mlx fuses; it may use only the tensors of the state in
+    ``specs``.
+    """
     names = [spec.name for spec in specs]
 
     def pure(x: mx.array, tensors: dict[str, mx.array]) -> tuple[mx.array, dict[str, mx.array]]:

@@ -124,9 +124,9 @@ def attend_by_runs(step: Step, q: mx.array, attend: Callable[[mx.array, int], mx
 class Window:
     """The values that all layers share in one forward pass.
 
-    ``slots [n, T]`` are the slots to write. ``mask`` bool ``[n, 1, T, keys]``: the visible keys of each.
-    ``turn``: cosine and sine of the rotation, if there is one. ``lengths``: the slots that each run of rows
-    reads.
+    ``slots [n, T]`` are the slots to write. ``mask`` bool ``[n, 1, T, keys]``: the keys that each position
+    sees. ``turn``: cosine and sine of the rotation, if there is one. ``lengths``: the slots that each run of
+    rows reads.
     """
 
     slots: mx.array
@@ -253,7 +253,7 @@ class TransformerLayer:
         return x + scaled(merge_heads(attended, self.out_proj), self.scale_1)
 
     def feed(self, x: mx.array) -> mx.array:
-        """``x`` plus its feed-forward."""
+        """``x`` plus the output of the feed-forward block."""
         return x + scaled(self.feed_forward(self.norm2(x)), self.scale_2)
 
     def __call__(self, x: mx.array, step: Step, window: Window) -> mx.array:

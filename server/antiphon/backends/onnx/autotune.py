@@ -175,7 +175,7 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
     """Time runs over ``counts`` of ``slots`` rows, alternating, so that other load affects every mode
     equally.
 
-    A single mode is timed over few rows, once each: the line of its cost needs no more.
+    A single mode is timed once at each of a few row counts, which is enough to compute its cost.
 
     Modes alternate over different rows, as far as possible, so that rings are read from memory and not from a
     cache, as in a call. Each round begins with another mode. Rows are bound before the timing.

@@ -288,7 +288,7 @@ class OnnxTexts(OnnxRows, HostArrays):
         return TextResult(asked, pcm, watch.stage_ms)
 
     def compute_voice(self, prompt: Prompt | None) -> dict[str, Any]:
-        """Keys and values of cross-attention."""
+        """The keys and values of cross-attention for a voice; None means no voice."""
         assert self._voice is not None
         speakers = self._voice.graph.inputs["speakers"]
         given = np.zeros_like(speakers)

@@ -79,7 +79,7 @@ class RowState:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all rows."""
+        """Bytes of the state of all rows."""
         return sum(array.nbytes for array in self.arrays.values())
 
 
@@ -134,7 +134,7 @@ class Graph:
         self._bindings: OrderedDict[tuple[range, int], onnxruntime.IOBinding] = OrderedDict()
 
     def use(self, session: onnxruntime.InferenceSession, split: SplitSession | None) -> None:
-        """Replace the sessions by these, and free the former ones."""
+        """Use these sessions, and free the former ones."""
         self._session, self._split = session, split
         self._bindings.clear()
 

@@ -61,17 +61,21 @@ class Opener:
     file_bytes: int
 
     def open(self, *, spin: bool) -> onnxruntime.InferenceSession:
-        """A session of all threads."""
+        """Open a session that runs on all threads."""
         return open_session(self.path, self.providers, self.threads, spin=spin)
 
     def open_split(self) -> SplitSession | None:
-        """A second session, to run parts of a tick; None if there are no parts, or if it cannot be opened."""
+        """Open a second session, to run parts of a tick; None if there are no parts, or if the session cannot
+        be opened.
+        """
         if self.pool is None or (session := self.open_second(1)) is None:
             return None
         return SplitSession(session, self.pool, self.threads)
 
     def open_second(self, threads: int, *, spin: bool = False) -> onnxruntime.InferenceSession | None:
-        """A second session; None, and a log line, if it cannot be opened: memory may hold only one."""
+        """Open a second session; None, and a log line, if it cannot be opened, as when memory holds only one
+        session.
+        """
         try:
             return open_session(self.path, self.providers, threads, spin=spin)
         except CheckpointFormatError as error:

@@ -157,7 +157,7 @@ class Stage:
         self.graph.use(session, split)
 
     def close(self) -> None:
-        """Free the other threads."""
+        """End the threads that run parts."""
         if self._opener is not None and self._opener.pool is not None:
             self._opener.pool.shutdown()
 
@@ -169,7 +169,7 @@ class Stage:
 
     @property
     def threads(self) -> int:
-        """The number of threads of a step."""
+        """The number of threads that compute a step."""
         return 1 if self._opener is None else self._opener.threads
 
     @property

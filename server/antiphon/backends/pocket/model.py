@@ -95,7 +95,7 @@ _DECODER: Final = ("upsample", "decoder_transformer", "decoder")
 class Opening(NamedTuple):
     """A processed chunk of text. Its frames need ``state``; there are at most ``max_frames``.
 
-    ``tail_frames`` more follow after the model has ended the speech.
+    ``tail_frames`` more frames follow after the model has ended the speech.
     """
 
     state: State
@@ -139,7 +139,7 @@ class PocketModel:
     # Text.
 
     def count(self, text: str) -> int:
-        """The tokens of a sentence, as the package counts them when it joins sentences."""
+        """The number of tokens of a sentence, as the package counts them when it joins sentences."""
         prepared = self._prepare(text, capitalize_first_letter=False)
         return 0 if prepared is None else len(self._flow.conditioner.tokenizer.encode(prepared[0].strip()))
 

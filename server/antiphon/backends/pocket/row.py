@@ -121,7 +121,7 @@ class PocketRow:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its utterance."""
+        """Bytes of the row's utterance."""
         said = self.utterance
         return 0 if said is None else state_bytes(said.state) + state_bytes(said.codec)
 

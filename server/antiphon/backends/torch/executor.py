@@ -149,7 +149,7 @@ class TorchRows:
 
     @property
     def pool(self) -> PagePool | None:
-        """The pages that rows share; None while each row has its own."""
+        """The pages that rows share; None while each row has its own pages."""
         return self._state.pool
 
     @property

@@ -26,7 +26,7 @@ class TorchFrames(TorchRows):
 
     @torch.inference_mode()
     def run(self, work: Work) -> Result:
-        """One tick."""
+        """Run one tick."""
         pipeline, kind, samples = self.pipeline, self._spec.kind, self._spec.frame_samples
         self._state.release(work.rows[work.is_fresh])
         with self._runner.tick():
@@ -100,7 +100,9 @@ class TorchFrames(TorchRows):
 
     @torch.inference_mode()
     def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:
-        """Let a row's language model process tokens int32 ``[1 + n_q, T]``, up to its frame ``frames``."""
+        """Process tokens int32 ``[1 + n_q, T]`` with a row's language model; the row is at frame ``frames``
+        afterwards.
+        """
         given = torch.from_numpy(tokens).to(self._mimi.device, torch.int64)
         with self._runner.on_device():
             self._read(row, self._model.embed(given[None]), frames)
@@ -114,7 +116,7 @@ class TorchFrames(TorchRows):
 
     @torch.inference_mode()
     def write_tokens(self, row: int, streams: IntArray, steps: IntArray, tokens: IntArray) -> None:
-        """Put tokens ``[k]`` of streams into a row's delay cache, as the inputs of those steps."""
+        """Put ``tokens [k]`` into a row's delay cache, as the inputs of ``streams [k]`` at ``steps [k]``."""
         assert self._generator is not None
         slots = torch.from_numpy(steps % self._generator.cache.capacity).long()
         index = (torch.from_numpy(streams).long(), slots)
@@ -123,7 +125,7 @@ class TorchFrames(TorchRows):
 
     @torch.inference_mode()
     def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:
-        """Run the language model's stage for one row, with input codes ``[heard]``, as frame ``frames``."""
+        """Run the language model for one row, with ``codes [input codebooks]``, as frame ``frames``."""
         self._state.hold(np.array([row], np.int32), np.array([frames]))
         places = self._place(np.array([row], np.int32), np.array([frames - 1]))
         self.pipeline.buffers.codes[places.at[0], : self.pipeline.heard].copy_(torch.from_numpy(codes))

@@ -116,7 +116,7 @@ class TokenChooser(Protocol):
 class Generated:
     """A step's result: ``tokens`` int64 ``[n, 1 + dep_q]`` of the complete frame, ``hidden [n, 1, dim]``.
 
-    If a row has several sequences, ``hidden`` has each of them.
+    If a row has several sequences, ``hidden`` has an entry for each sequence.
     """
 
     tokens: Tensor

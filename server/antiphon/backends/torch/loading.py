@@ -76,8 +76,8 @@ def load_generator(
 ) -> Generator:
     """Load the language model; ``int8_weights`` rounds the recipe's linears as they are loaded.
 
-    Linears that are INT8 or INT4 in the checkpoint are so in any case. ``rounds_input``: whether the inputs
-    of these linears are rounded to INT8; None rounds only inputs of INT8 linears. ``attention`` chooses the
+    Linears that are INT8 or INT4 in the checkpoint remain so. ``rounds_input``: whether the inputs of these
+    linears are rounded to INT8; None rounds only inputs of INT8 linears. ``attention`` chooses the
     implementation of a frame's attention: see :func:`antiphon.backends.torch.kernels.fused.is_fused`.
     ``conditions`` and ``guidance`` are for a tts model.
 
@@ -138,16 +138,16 @@ def make(
     INT4 linears: "int8" rounds them, "compute" does not, which is more exact and slower; None rounds only
     inputs of INT8 linears. ``threads`` is the number of torch's threads on a CPU, process-wide (None: all
     usable cores but one). ``attention`` chooses the implementation of the language model's frame: "triton"
-    means this package's kernels for attention and the operations around it, "torch" means torch's; "auto"
-    means the kernels if they can run. ``guidance`` is the strength with which a tts model without a trained
-    coefficient follows its text and voice (None: its configuration's), see
+    means this package's kernels for attention and the operations around it, "torch" means torch's operations;
+    "auto" means the kernels if they can run. ``guidance`` is the strength with which a tts model without a
+    trained coefficient follows its text and voice (None: the coefficient of its configuration), see
     :func:`antiphon.models.conditioning.guidance_of`. ``overcommit`` divides the memory of keys and values
     that all rows together could fill: rows take pages as they grow, and if no page is free the youngest row
     ends (1: each row has its own pages).
 
     Raises:
         UnsupportedError: an option that this device does not support. ConfigError: the device, the dtype or
-        another option does not exist, or there is less than one slot or thread.
+            another option does not exist, or there is less than one slot or thread.
     """
     spec = checkpoint.spec
     for option, value, forms in (

@@ -33,7 +33,7 @@ def page_bytes(specs: Iterable[TensorSpec]) -> int:
 
 
 def row_pages(spec: TensorSpec) -> int:
-    """Pages that hold a whole ring."""
+    """The number of pages that hold a whole ring."""
     return -(-spec.shape[spec.slot_axis] * spec.page_slots // PAGE_SLOTS)
 
 

@@ -49,9 +49,9 @@ class StageRunner:
     Each model's ticks have their own CUDA stream, so that two models of one process do not wait for each
     other.
 
-    On CUDA it turns off cuDNN's TF32 for all convolutions of the process: TF32 has ten bits of mantissa, and
-    with it Mimi's codes would differ from those on a CPU. torch rejects a process that sets TF32 through both
-    of its interfaces; this class uses the newer one.
+    On CUDA this class turns off cuDNN's TF32 for all convolutions of the process: TF32 has ten bits of
+    mantissa, and with TF32 Mimi's codes would differ from the codes on a CPU. torch rejects a process that
+    sets TF32 through both of its interfaces; this class uses the newer one.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -71,7 +71,7 @@ class StageRunner:
 
     @property
     def on_cuda(self) -> bool:
-        """Whether stages become graphs."""
+        """Whether stages are captured as CUDA graphs."""
         return self._device.type == "cuda"
 
     @contextmanager
@@ -214,7 +214,7 @@ def row_buckets(slots: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BatchLayout:
-    """The places of one stage.
+    """The places of one stage: the indices at which its rows are computed.
 
     ``rows`` int32 ``[n]`` is the row at each place, or NO_ROW. ``at`` ``[m]`` is the place of each named row,
     in the order in which the rows were named. ``runs``, ``filled`` and ``is_padded``: see
@@ -229,7 +229,7 @@ class BatchLayout:
 
     @property
     def count(self) -> int:
-        """The number of places n."""
+        """The number n of places."""
         return int(self.rows.size)
 
 

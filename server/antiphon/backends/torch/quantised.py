@@ -43,7 +43,9 @@ def fp8_values(weight: Tensor, scale: Tensor) -> Tensor:
 
 
 class Fp8Linear(nn.Module):
-    """``weight`` float8_e4m3 ``[out, in]``, ``scale`` float32 ``[out]``, until they are expanded."""
+    """A linear layer as FP8 files store it: ``weight`` float8_e4m3 ``[out, in]``, ``scale`` float32
+    ``[out]``.
+    """
 
     bias: Tensor | None
 
@@ -427,7 +429,7 @@ def check_forms(name: str, model: nn.Module) -> None:
     """Check that a GPU's kernels support each linear of a model in its format.
 
     Raises:
-        UnsupportedError: a linear is not supported; the message names a recipe that is.
+        UnsupportedError: a linear is not supported; the message names a recipe that is supported.
     """
     slow = [form for layer in model.modules() if (form := slow_form(layer)) is not None]
     if not slow:

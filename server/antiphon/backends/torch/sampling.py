@@ -144,7 +144,7 @@ class Sampler:
 
     @property
     def is_captured(self) -> bool:
-        """Whether its operations are captured, so that they cannot depend on callers' parameters.
+        """Whether the sampler's operations are captured, so that they cannot depend on callers' parameters.
 
         On a CPU they are not captured: if all rows are greedy no noise is drawn, and a small top-k sorts
         fewer values.

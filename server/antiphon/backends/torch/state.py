@@ -88,7 +88,7 @@ class Step(ABC):
     @property
     @abstractmethod
     def runs(self) -> Sequence[Run | None]:
-        """The rows of rings at the places."""
+        """The runs of rows whose rings the places read."""
 
     @property
     @abstractmethod

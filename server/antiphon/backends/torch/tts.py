@@ -78,7 +78,7 @@ class TorchTts(TorchRows):
 
     @torch.inference_mode()
     def advance(self, step: TextStep) -> TextResult:
-        """One step of some rows."""
+        """Run one step of the rows of ``step``."""
         places = self._place(step.rows, step.frames, is_fixed=step.is_fixed)
         decoded = None
         if step.is_emitting.any():

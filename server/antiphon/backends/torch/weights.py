@@ -81,7 +81,8 @@ def mimi_tensors(published: Mapping[str, Tensor], codebooks: int) -> dict[str, T
 
 
 def assign(module: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Give a module on the meta device its tensors: exactly those that it has.
+    """Give a module on the meta device its tensors; ``tensors`` must have exactly the module's names and
+    shapes.
 
     Raises:
         CheckpointFormatError: names or shapes differ; the message counts and lists them.
@@ -165,7 +166,7 @@ def load_lm(
 def lm_tensors(
     published: Mapping[str, Tensor], model: LanguageModel, *, keep_rounded: bool = True
 ) -> dict[str, Tensor]:
-    """Rename, split and stack a published model's tensors into those of ``model``, in its dtype.
+    """Rename, split and stack a published model's tensors into the tensors of ``model``, in its dtype.
 
     With ``keep_rounded``, a quantised weight remains so, with its parts: ``X.scale``, and ``X.prescale`` and
     ``X.step`` if they exist.

@@ -33,7 +33,7 @@ def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence
     """A caller's address: the address of the peer, or the last address in ``X-Forwarded-For`` that does not
     belong to a trusted proxy.
 
-    A client can forge all addresses before it in the header. IPv6 addresses count by their /64 network, IPv4
+    A client can forge all earlier addresses in the header. IPv6 addresses count by their /64 network, IPv4
     addresses inside IPv6 as IPv4. The result is "" if the peer has no address.
     """
     address = _parse(peer or "")

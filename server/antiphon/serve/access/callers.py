@@ -317,11 +317,11 @@ class SessionLedger:
         return list(self._by_key.items())
 
     def of_key(self, name: str) -> int:
-        """Sessions with the key of this name."""
+        """The number of sessions with the key of this name."""
         return self._by_key[name]
 
     def of_address(self, address: str) -> int:
-        """Sessions from this address."""
+        """The number of sessions from this address."""
         return self._by_address[address]
 
     @property

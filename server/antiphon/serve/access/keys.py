@@ -101,7 +101,9 @@ def parse_keys(text: str, source: str) -> tuple[KeyEntry, ...]:
 
 
 def presented_key(headers: Mapping[str, str], query: Mapping[str, str]) -> str | None:
-    """The key of a request, from any of these places; None if there is none."""
+    """The key of a request: from ``Authorization``, another header, a subprotocol or the query; None if there
+    is none.
+    """
     if bearer := _BEARER.fullmatch(headers.get("Authorization", "")):
         return bearer[1]
     if key := next((headers[name] for name in HEADERS if headers.get(name)), None):

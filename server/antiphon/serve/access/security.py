@@ -83,9 +83,9 @@ def host_allowed(host: str | None, allowed: Collection[str] | None) -> bool:
 def allowed_hosts(config: ServerConfig, *, requires_keys: bool) -> frozenset[str] | None:
     """The names, apart from addresses, that requests may use as host; None for any.
 
-    This protects against DNS rebinding, in which the address of a foreign name changes to the server's. It is
-    a risk for servers that only their address protects: servers on this machine without keys. For other
-    servers the host is checked only if ``allow_host`` is set.
+    This protects against DNS rebinding, in which the address of a foreign name changes to the server's. DNS
+    rebinding is a risk for servers that are protected only by their address: servers on this machine without
+    keys. For other servers the host is checked only if ``allow_host`` is set.
     """
     is_local = config.host in ("localhost", "::1") or config.host.startswith("127.")
     if "*" in config.allow_host or not (config.allow_host or (is_local and not requires_keys)):

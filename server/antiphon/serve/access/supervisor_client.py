@@ -126,7 +126,7 @@ class SupervisorClient:
         self._send(Compared(arm, caller, signals.values))
 
     def note_phase(self, phase: Phase) -> None:
-        """Set the phase of the trial."""
+        """Store the phase of the trial that the supervisor has reported."""
         self.phase = phase
 
     async def trial(self, phase: Phase | None = None) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class SupervisorClient:
         return said
 
     async def answer(self, question: Question | AskPhase) -> bytes:
-        """The body of an answer.
+        """Ask the supervisor a question; return the body of its answer.
 
         Raises:
             TimeoutError, SessionFailedError: there is no answer.

@@ -209,7 +209,7 @@ class UsageLog:
     def seconds_today(self, key: str) -> float:
         """Today's usage of this key; with a file, over all processes that write to it.
 
-        The usage of other processes is that at the last :meth:`refresh`.
+        The usage of other processes is as of the last :meth:`refresh`.
         """
         self._settle()
         self._turn_day()

@@ -49,7 +49,7 @@ class Account:
 
     @property
     def used(self) -> UsageRecord:
-        """The usage so far."""
+        """The usage of this connection so far."""
         participant, spec = self._participant, self.model.engine.info.spec
         stats, session = participant.stats(), participant.session
         first_frame = self._first_frame + participant.lead_frames
@@ -70,7 +70,7 @@ class Account:
         )
 
     def close(self) -> None:
-        """Record the usage of this connection, and the call's quality unless it continues elsewhere."""
+        """Record the usage of this connection, and the call's quality unless the call continues elsewhere."""
         if self._participant.id and (used := self.used).seconds:
             self._services.access.ended(used)
         desk, seen, session = self._services.canary, self._observation, self._participant.session

@@ -126,7 +126,7 @@ class Reply:
 
     @property
     def has_sound(self) -> bool:
-        """Whether a part of its sound was sent."""
+        """Whether a part of the reply's sound was sent."""
         return self._sent_s > 0.0
 
     @property
@@ -139,7 +139,7 @@ class Reply:
         self.is_early = False
 
     def hold(self, now_s: float) -> None:
-        """Pause the sound."""
+        """Pause the reply's sound."""
         self.is_held, self._held_s = True, now_s
 
     def resume(self, now_s: float) -> None:
@@ -149,14 +149,16 @@ class Reply:
         self._began_s += max(0.0, now_s - self._held_s - ahead_s)
 
     def rewind(self, seconds: float, now_s: float) -> None:
-        """Send the last ``seconds`` of sound again; the client has played at most the sound before them."""
+        """Send the last ``seconds`` of sound again; the client has played at most the sound before these
+        seconds.
+        """
         played_s = max(0.0, min(self._played_s(now_s), self._sent_s - seconds))
         if self.is_held:
             self._held_s = now_s
         self._began_s = now_s - played_s
 
     def heard_ms(self, now_s: float) -> int:
-        """Milliseconds of its sound that were certainly played."""
+        """Milliseconds of the reply's sound that were certainly played."""
         return math.floor(1000 * self._heard_s(now_s))
 
     def over(self, outcome: str) -> ReplyOver:

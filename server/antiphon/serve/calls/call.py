@@ -99,7 +99,7 @@ class Call:
         self.exchange.log.info("session opened", state=self.participant.state, **facts)
 
     async def claim(self, claim: Claim) -> None:
-        """Continue a call that had another connection.
+        """Resume a call that had another connection.
 
         Raises:
             SessionError: the requested call does not exist, and this call has ended.
@@ -138,7 +138,8 @@ class Call:
         claim: Claim,
         again: Callable[[], tuple[Sequence[Message], Sequence[Action]]],
     ) -> None:
-        """Continue on another connection of the same client; ``again`` returns the first messages for it.
+        """Continue on another connection of the same client; ``again`` returns the first messages for the new
+        connection.
 
         Raises:
             ResumeError: the call cannot be resumed.
@@ -305,7 +306,7 @@ class Call:
 
     @property
     def can_move(self) -> bool:
-        """Whether its client can continue it at another worker."""
+        """Whether the client can continue the call at another worker."""
         return self._resume is not None and self._resume.window_s > 0
 
     def announce_draining(self, deadline_s: float) -> None:

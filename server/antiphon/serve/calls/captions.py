@@ -71,7 +71,7 @@ class Captions:
         return self._hearing is None or self._hearing.is_idle
 
     def advance(self, *, may_report: bool) -> list[Word | Marked | events.Info]:
-        """Advance; returns the new words, markers, and at the end one notice if it failed.
+        """Advance; returns the new words, markers, and at the end one notice if the transcription failed.
 
         If ``may_report`` is false, words are kept for later.
         """

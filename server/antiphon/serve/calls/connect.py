@@ -121,7 +121,7 @@ async def run_call(call: Call, socket: Socket) -> None:
 
 
 async def answer_post(call: Call, body: HttpBody, **facts: Any) -> web.StreamResponse:
-    """Answer a complete request.
+    """Answer a complete POST request with the output of ``call``.
 
     Raises:
         AntiphonError: the call cannot be admitted, or ended before anything was sent.

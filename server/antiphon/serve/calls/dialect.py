@@ -78,7 +78,7 @@ class Dialect(ABC, Generic[R]):
         return text
 
     def encode(self, event: Any) -> Sequence[Message]:
-        """The message of a :class:`Send`."""
+        """The message for the event of a :class:`Send` action."""
         raise NotImplementedError
 
     def listening(self) -> Sequence[Message]:
@@ -86,8 +86,8 @@ class Dialect(ABC, Generic[R]):
         return ()
 
     def heard(self, pcm: FloatArray) -> Sequence[Action]:
-        """Actions for audio, float32 ``[N]``, that the participant processes. It is called if the policy has
-        ``hears``.
+        """Actions for audio, float32 ``[N]``, that the participant processes. This method is used if the
+        policy has ``hears``.
         """
         return ()
 

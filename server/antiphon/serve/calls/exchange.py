@@ -147,7 +147,7 @@ class Exchange:
                 self._write(self.transport, len(self.waiting))
 
     def close(self) -> None:
-        """Release everything."""
+        """Release all resources."""
         if self.captions is not None:
             self.captions.close()
         if self.recording is not None:
@@ -492,7 +492,7 @@ class Exchange:
         return bool(waiting)
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send messages apart from replies."""
+        """Send messages that do not belong to a reply."""
         if messages and self.transport is not None:
             if self._resume is not None and self.participant.session is not None:
                 self._resume.sequence.note(self.participant.session, 0)

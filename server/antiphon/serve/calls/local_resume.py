@@ -35,7 +35,7 @@ call waits for it.
 
 
 class LocalSequence:
-    """Numbers a call's messages, and keeps those that its client may lack. ``seq`` is the next number."""
+    """Numbers a call's messages, and keeps those that the client may lack. ``seq`` is the next number."""
 
     def __init__(self) -> None:
         """Begin a call."""
@@ -67,8 +67,8 @@ class LocalSequence:
 
 
 class Recent:
-    """The last frames of a call's sound by number, which can be sent again, and which of them belong to its
-    last reply.
+    """The last frames of a call's sound by number, which can be sent again, and which of them belong to the
+    call's last reply.
     """
 
     def __init__(self, frame_ms: float) -> None:
@@ -107,10 +107,11 @@ class Recent:
         return first, max(0, first - frame - 1 - unsent) if frame >= 0 else 0, again
 
     def replayed_sound(self, frame: int, first: int) -> ReplaySound:
-        """The part of the last reply that a client gets again from frame ``first`` on, and the part that it
-        lacks.
+        """The part of the last reply that a client gets again from frame ``first`` on, and the part that the
+        client never gets.
 
-        ``frame`` is the last frame that the client has. If it has none, the part that it lacks is unknown.
+        ``frame`` is the last frame that the client has. If the client has none, the part that it never gets
+        is unknown.
         """
         again_ms, lost_ms = self._sound_ms(first), self._sound_ms(frame + 1)
         seconds = (self._sound_ms(self._next) - again_ms) / 1000
@@ -171,7 +172,7 @@ class LocalResume:
         self._former = b""
 
     def claim(self, claim: resume.Claim, caller: Caller) -> None:
-        """Give the call to another connection; :meth:`terms` makes its next token.
+        """Give the call to another connection; :meth:`terms` makes the call's next token.
 
         Raises:
             ResumeError: the call cannot be resumed.

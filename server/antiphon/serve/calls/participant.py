@@ -151,7 +151,7 @@ class Place:
     prompt: Prompt | None = None
 
     async def take(self, notify: Notify) -> CallSession:
-        """Open a session; if the task is cancelled, none remains.
+        """Open a session; if the task is cancelled, no session remains.
 
         Raises:
             ServerFullError, DrainingError, SessionFailedError, UnsupportedError: there is no row.

@@ -47,7 +47,7 @@ class AsrNews:
 
     @property
     def messages(self) -> list[kyutai.ServerMessage]:
-        """The messages in Kyutai's protocol."""
+        """The new words as messages of Kyutai's protocol."""
         return [_message(event, self.buffered_samples) for event in self.events]
 
 

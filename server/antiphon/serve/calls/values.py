@@ -72,7 +72,7 @@ class PushWords:
 
 @dataclass(frozen=True, slots=True)
 class EndInput:
-    """End the input; the rest is answered."""
+    """End the input; input that has arrived is still answered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,9 @@ class ChatClient(ABC):
         return (PushAudio(pcm, seconds),)
 
     def skip_to(self, frame: int) -> int:
-        """The number of the next frame that the client must send; it can send frames from ``frame`` on."""
+        """The number of the next frame that the client must send; the client can send frames from ``frame``
+        on.
+        """
         heard, self._skipped_samples, frame = continued(self._heard_samples, frame, self._frame_samples)
         self._heard_samples, self._missing_samples, self._is_muted = heard, 0, False
         return frame

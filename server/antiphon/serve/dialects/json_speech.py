@@ -63,7 +63,7 @@ def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
 
 
 class JsonAsrDialect(Dialect[AsrNews]):
-    """Audio and flushes in, a transcript out."""
+    """One transcription in the JSON dialect: audio and flushes in, a transcript out."""
 
     policy = Policy(is_live=False)
 

@@ -26,13 +26,13 @@ from antiphon.serve.transport.transport import Message
 
 
 def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """The refusal of a full server, in Kyutai's own text, which its clients may look for."""
+    """The refusal of a full server, in Kyutai's own text, which Kyutai's clients may look for."""
     form = wire_form(error)
     return (kyutai.encode(kyutai.Error(form.kyutai or str(error))),), form.close
 
 
 class AsrDialect(Dialect[AsrNews]):
-    """Audio and markers in, a transcript out."""
+    """One transcription in Kyutai's protocol: audio and markers in, a transcript out."""
 
     policy = Policy(is_live=False)
 

@@ -55,7 +55,7 @@ Watcher: TypeAlias = Callable[[events.ServerEvent | None], None]
 
 
 class Numbers(Protocol):
-    """The numbers of a resumable call's events, with copies of those that the client may lack.
+    """The numbers of a resumable call's events, with copies of the events that the client may lack.
 
     ``seq`` is the next number, ``kept`` a note for the next connection.
     """
@@ -154,7 +154,7 @@ class LiveClient(ABC):
                 raise refusal(words, "unsupported_event", event.event_id)
 
     def change(self, change: SessionChange, event_id: str | None) -> Sequence[Action]:
-        """Apply a ``session.update`` of this id.
+        """Apply a ``session.update`` event that has this id.
 
         Raises:
             FieldError: a field is invalid, and nothing has changed.
@@ -194,7 +194,9 @@ class LiveClient(ABC):
         return (PushAudio(np.zeros_like(pcm) if self.is_quiet else pcm, pcm.size / self.spec.sample_rate),)
 
     def skip_to(self, frame: int) -> int:
-        """The number of the next frame that the client must send; it can send frames from ``frame`` on."""
+        """The number of the next frame that the client must send; the client can send frames from ``frame``
+        on.
+        """
         self._samples, self._skipped, frame = continued(self._samples, frame, self.spec.frame_samples)
         return frame
 
@@ -330,7 +332,7 @@ class LiveDialect(LiveClient, Dialect[FrameReply]):
         return (self.written(event), *(data.decode() for _, data in resumed.found.notes))
 
     def messages(self, reply: FrameReply) -> Sequence[Message]:
-        """Audio, then its text."""
+        """The audio of a reply, and then its text."""
         sequence, messages = self._sequence, list[Message]()
         if (said := self._line.say(reply)) is not None:
             number = None if sequence is None else reply.frame

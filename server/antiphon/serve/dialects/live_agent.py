@@ -136,7 +136,7 @@ class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
 
     @property
     def history(self) -> list[PutEntry]:
-        """The client's conversation before this session."""
+        """The entries of the conversation before this session, as the client sent them."""
         told = [HistoryEntry(ROLES[it.role], it.text) for it in self.config.history]
         return [PutEntry(self.new_id("item"), entry) for entry in told]
 

@@ -99,7 +99,7 @@ class RealtimeClient:
 
 
 def rules_of(detection: Detection | None) -> DetectorRules:
-    """The settings of the speech detector."""
+    """The rules of the speech detector for the field ``turn_detection``."""
     if detection is None:
         return DetectorRules()
     return DetectorRules(detection.level_dbfs, detection.prefix_ms, detection.silence_ms)

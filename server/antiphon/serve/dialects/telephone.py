@@ -42,7 +42,7 @@ MOST_AHEAD_S: Final = 0.16
 
 @dataclass(frozen=True, slots=True)
 class LineAudio:
-    """Audio of the caller."""
+    """A piece of the caller's audio."""
 
     data: bytes
 

@@ -73,8 +73,8 @@ class Announcement:
 
 
 def address_of(host: str) -> str:
-    """The address at which other machines reach ``host``. If ``host`` means all addresses of this machine, it
-    is the address in its network.
+    """The address at which other machines reach ``host``. If ``host`` means all addresses of this machine,
+    the result is the machine's address in its network.
 
     Raises:
         OSError: there is no network.

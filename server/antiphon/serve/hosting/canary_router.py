@@ -52,7 +52,8 @@ class CanaryRouter:
         self._listening: set[asyncio.Task[None]] = set()
 
     def choose(self, model: ServedModel, caller: Caller, *, resumes: bool = False) -> ServedModel:
-        """Choose the version for a call that requests ``model``; a call that ``resumes`` gets the stable one.
+        """Choose the version for a call that requests ``model``; a call that ``resumes`` gets the stable
+        version.
 
         While the canary would not admit a call at once, a call gets the stable version and is not compared.
         Otherwise only the stable version would be compared in busy moments. A call that names the canary gets

@@ -79,11 +79,11 @@ class Engines:
         self.peer = connect(self._hear, lost=lambda _: self.leave())
 
     def leave(self) -> None:
-        """End :meth:`run`."""
+        """Make :meth:`run` return."""
         self._leaving.set()
 
     async def run(self) -> None:
-        """Serve front ends until the supervisor ends it."""
+        """Serve front ends until the supervisor ends this process."""
         self.peer.send(messages.Ready(tuple(self._lines), self._models))
         lost = asyncio.wrap_future(self._lost)
         lost.add_done_callback(lambda it: self.peer.send(messages.Lost(str(it.result()))))
@@ -146,7 +146,7 @@ def report_loss(lost: Future[AntiphonError], error: AntiphonError) -> None:
 
 
 def run_engines(control: socket.socket, begin: messages.Begin, _: Sequence[int]) -> None:
-    """Run the engines until the supervisor ends.
+    """Run the engines until the supervisor ends or ends this process.
 
     Raises:
         AntiphonError: one of the models cannot be served.

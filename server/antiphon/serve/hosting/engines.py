@@ -60,7 +60,7 @@ def running_engines(
     """Start the engines of the configured models for the block; ``pools`` is passed to each engine.
 
     Every checkpoint is read, and its files compared with its manifest, before the first engine starts. An
-    engine counts the device memory that earlier ones use, and leaves a share for later ones.
+    engine counts the device memory that earlier engines use, and leaves a share for later engines.
 
     Raises:
         AntiphonError: one of the models cannot be served.

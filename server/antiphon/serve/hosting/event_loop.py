@@ -66,12 +66,12 @@ class LoopLag:
         return max((lag_s for at_s, lag_s in self._worst if at_s >= since_s), default=0.0)
 
     def start(self) -> None:
-        """Start measuring, on the running loop."""
+        """Start measuring the lag of the running loop."""
         self._due_s = self._clock() + PERIOD_S
         self._timer = asyncio.get_running_loop().call_later(PERIOD_S, self._look)
 
     def close(self) -> None:
-        """Stop measuring."""
+        """Stop measuring the lag."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -100,10 +100,10 @@ class Reading:
         self._words = 0
 
     async def step(self, pieces: Iterator[int]) -> int | None:
-        """Read one piece of a text, in a later iteration if this one has read enough; return the number of
-        its words, or None at the end.
+        """Read one piece of a text, in a later iteration of the loop if the current iteration has read
+        enough; return the number of its words, or None at the end.
 
-        ``pieces`` yields the number of words that it read.
+        ``pieces`` reads one piece at a time, and yields its number of words.
         """
         async with self._lock:
             if self._words >= PIECE_WORDS:

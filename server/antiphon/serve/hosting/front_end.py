@@ -361,7 +361,8 @@ IN_NO_ROW: Final = "an agent's conversation has no row state, and is not handed 
 async def drain(
     app: web.Application, limit_s: float, *, is_cut: Callable[[], bool], log: Log, target: str = ""
 ) -> None:
-    """Refuse new callers, and let calls continue until they have ended, the limit is over, or ``is_cut``.
+    """Refuse new callers, and let calls continue until they have ended, the limit is over, or ``is_cut``
+    returns true.
 
     Move resumable calls to the worker at ``target``. The remaining calls are closed. If no engine is left,
     they get the error of an engine.
@@ -408,7 +409,7 @@ def _announce(call: Call, limit_s: float, log: Log) -> None:
 
 
 def run_front_end(control: socket.socket, begin: messages.Begin, descriptors: Sequence[int]) -> None:
-    """Serve conversations until the supervisor ends.
+    """Serve conversations until the supervisor ends or ends this front end.
 
     Raises:
         AntiphonError: the configuration, or a model's files, cannot be used.

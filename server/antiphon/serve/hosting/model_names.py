@@ -42,7 +42,7 @@ def name_models(
 
 
 def models_of(agent: AgentConfig, served: Mapping[str, PipelineKind]) -> tuple[str, str]:
-    """The recogniser and the synthesiser of an agent, by default the only ones among those ``served``.
+    """The recogniser and the synthesiser of an agent; by default the only ones among the models ``served``.
 
     Raises:
         ConfigError: the agent has the name of a model, or names a model that is not served.
@@ -103,5 +103,5 @@ def read_aliases(texts: Sequence[str], served: Mapping[str, PipelineKind]) -> li
 
 
 def hint_of(name: str, model: str) -> str:
-    """A hint for serving ``model`` under an unused name; "" for one that cannot be an alias."""
+    """A hint for serving ``model`` under an unused name; "" if ``name`` cannot be an alias."""
     return f"; to serve it under this name: --alias {name}={model}" if NAME.fullmatch(name) else ""

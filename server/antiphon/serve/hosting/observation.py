@@ -73,8 +73,8 @@ class Observation:
                 self._listener.stop()
 
     def signals(self, stats: SessionStats, error: AntiphonError | None) -> CallSignals:
-        """The call's measurements, without those of the recogniser; ``error`` is the error that ended the
-        call, if any.
+        """The call's measurements, without the recogniser's measurements; ``error`` is the error that ended
+        the call, if any.
         """
         frame_s = self._model.engine.info.spec.frame_ms / 1000
         seconds = stats.frames_taken * frame_s
@@ -90,7 +90,7 @@ class Observation:
         )
 
     async def with_transcript(self, signals: CallSignals) -> CallSignals:
-        """The measurements with those of the recogniser, once they are known."""
+        """The measurements with the recogniser's measurements, once these are known."""
         if self._listener is None:
             return signals
         try:
@@ -103,7 +103,7 @@ class Observation:
         )
 
     def forget(self) -> None:
-        """Stop: the call continues elsewhere."""
+        """Stop observing, because the call continues elsewhere."""
         if self._listener is not None:
             self._listener.close()
 

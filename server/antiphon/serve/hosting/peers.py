@@ -32,7 +32,7 @@ class PeerCall:
 
 
 class Peers:
-    """At most ``most`` connections at once."""
+    """The WebRTC connections of this process: at most ``most`` at once."""
 
     def __init__(self, most: int, servers: Sequence[str], limits: Limits, clock: Callable[[], float]) -> None:
         """Prepare; ``servers`` are addresses of STUN and TURN servers, see :func:`ice_server`.

@@ -28,7 +28,7 @@ class PortTls:
 
     @property
     def contexts(self) -> list[ssl.SSLContext]:
-        """All contexts in use."""
+        """All TLS contexts in use."""
         return [context for context in (self.callers, self.workers) if context is not None]
 
     def of(self, connection: socket.socket) -> ssl.SSLContext | None:
@@ -55,7 +55,7 @@ def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | No
     """TLS for the two PEM files, or None without them.
 
     Raises:
-        ConfigError: they cannot be read, or do not belong together.
+        ConfigError: the files cannot be read, or do not belong together.
     """
     if certificate is None or key is None:
         return None
@@ -75,7 +75,7 @@ def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | No
 
 @contextmanager
 def bound_ports(config: ServerConfig) -> Iterator[list[socket.socket]]:
-    """The sockets of all ports; those for callers come first. They do not listen yet, and are closed at the
+    """The sockets of all ports; the callers' ports come first. They do not listen yet, and are closed at the
     end of the block.
 
     Raises:
@@ -91,7 +91,7 @@ def bound_ports(config: ServerConfig) -> Iterator[list[socket.socket]]:
 
 
 def port_tls(config: ServerConfig) -> PortTls:
-    """The TLS of all ports.
+    """The TLS settings of all ports.
 
     Raises:
         ConfigError: a certificate or a key cannot be read, or they do not belong together.

@@ -59,7 +59,7 @@ class ServedModel:
 
     @property
     def kind(self) -> PipelineKind:
-        """The kind of its input and output: audio or text."""
+        """The kind of the model's input and output: audio or text."""
         return self.checkpoint.spec.kind
 
 
@@ -117,12 +117,12 @@ class Models:
 
     @property
     def rows(self) -> int:
-        """The rows of all models."""
+        """The number of rows of all models."""
         return sum(model.engine.info.slots for model in self)
 
     @property
     def first(self) -> ServedModel:
-        """The model declared first."""
+        """The first declared model."""
         return next(iter(self))
 
     def default_of(self, kinds: Collection[PipelineKind]) -> ServedModel | None:

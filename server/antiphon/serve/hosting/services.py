@@ -99,9 +99,10 @@ class Services:
             self.changed.set()
 
     def agent_for(self, name: str | None, *, is_needed: bool = False) -> Any:
-        """The agent of this name; without a name the first one if there is no talking model; otherwise None.
+        """The agent of this name; without a name, the first agent if there is no talking model, otherwise
+        None.
 
-        With ``is_needed`` and without a name it is the first agent, even if there is a talking model.
+        With ``is_needed`` and without a name, the first agent even if there is a talking model.
 
         Raises:
             UnknownModelError: an agent is needed and does not exist.

@@ -39,12 +39,12 @@ class TcpServer:
         }
 
     def accept(self, connection: socket.socket) -> TcpConnection | None:
-        """The protocol object for one connection; None if the port is not one of these."""
+        """The protocol object for one connection; None if its port is not a TCP port of this front end."""
         found = self._ports.get(connection.getsockname()[1]) if self._ports else None
         return None if found is None else TcpConnection(self, self._services, *found)
 
     async def close(self) -> None:
-        """Cut all connections; their calls have ended."""
+        """Cut all connections, whose calls have already ended."""
         tasks = [it for it in (connection.cut() for connection in tuple(self.connections)) if it is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -72,7 +72,7 @@ class TcpConnection(asyncio.Protocol):
         return None if self._socket is None else self._socket.idle_since_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to serve."""
+        """Begin to serve the connection."""
         self.transport = made = cast("asyncio.Transport", transport)
         services, limits = self._services, self._services.config.limits
         own = made.get_extra_info("socket")

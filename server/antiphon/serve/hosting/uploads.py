@@ -97,7 +97,7 @@ class Spool:
         self.file = cast("BinaryIO", self._spooled)
 
     def write(self, data: bytes) -> None:
-        """Append bytes.
+        """Append bytes to the recording.
 
         Raises:
             ServerFullError: the disk has no space for the bytes, or the limit is reached.
@@ -113,7 +113,7 @@ class Spool:
         self._try(self._spooled.flush)
 
     def close(self) -> None:
-        """Release everything."""
+        """Delete the stored recording."""
         self._uploads.grow(-self._disk_bytes)
         self._disk_bytes = 0
         with contextlib.suppress(OSError):  # bytes that a full disk rejected are tried again here

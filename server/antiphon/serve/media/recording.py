@@ -53,7 +53,7 @@ class CallRecording:
         self._keep("said", pcm)
 
     def close(self) -> None:
-        """End the recording."""
+        """End the recording of the call."""
         for side in self._left:
             self._recorder.put(f"{self.stem}-{side}.wav", None)
 

@@ -62,7 +62,8 @@ class TtsVoiceFolder:
         return list(self._files)
 
     def choose(self, name: str | None) -> str | None:
-        """The voice for a caller who requests ``name``: that one, or else the first; None without voices.
+        """The voice for a caller who requests ``name``: the voice of this name, or else the first voice; None
+        without voices.
 
         An unknown name is not an error, as in Kyutai's server, because clients send names from other servers.
         """

@@ -63,8 +63,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def check_pair(leaving: Mapping[str, Any], target: Mapping[str, Any], *, is_whole: bool = True) -> str:
-    """Check that two workers can exchange the calls of every model of the first; returns the name of the
-    second.
+    """Check that the worker ``target`` can accept the calls of every model of the worker ``leaving``; returns
+    the target's name.
 
     Both names may refer to the same worker if only one of its engines drains.
 

@@ -90,9 +90,9 @@ def _paths(model: ServedModel, routes: Sequence[Route]) -> list[str]:
 def describe_model(model: ServedModel, services: Services) -> dict[str, Any]:
     """One entry of ``/api/models``: the model and its parameters.
 
-    ``paths`` are its routes, except for the routes of a single session. ``is_default``: it answers requests
-    on these routes that name no model. ``parameters`` are the defaults (seeds are null, because they are
-    random for each caller), ``ranges`` their limits. ``voices`` is null for a model without prompts.
+    ``paths`` are the model's routes, except for the routes of a single session. ``is_default``: it answers
+    requests on these routes that name no model. ``parameters`` are the defaults (seeds are null, because they
+    are random for each caller), ``ranges`` their limits. ``voices`` is null for a model without prompts.
     """
     info, health = model.engine.info, model.engine.health()
     takes_prompt = takes_persona(info.spec) and info.can_prime

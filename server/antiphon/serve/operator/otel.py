@@ -22,7 +22,7 @@ ENGINE_TRACKS = frozenset({"engine", "backend"})
 
 
 class OtelTracer(Tracer):
-    """A tracer without an end, which exports one tick of every ``every``; thread-safe.
+    """A tracer without an end, which exports one of every ``every`` ticks; thread-safe.
 
     ``exporter`` is an OpenTelemetry span exporter, ``clock`` the clock of the engine.
     """

@@ -35,7 +35,7 @@ class ServerStatus:
         self._client, self._models = client, models
 
     async def health(self) -> ServerHealth:
-        """The current status."""
+        """The health of every model and process now."""
         own = {model.name: model.engine.health() for model in self._models}
         try:
             said: dict[str, Any] = json.loads(await self._client.answer(Question("health")))
@@ -80,5 +80,5 @@ def answer_alone(models: Models, lag: LoopLag, registry: CollectorRegistry, what
 
 
 def in_ms(seconds: float) -> float:
-    """Milliseconds, rounded for reading."""
+    """Milliseconds, rounded for display."""
     return round(1000.0 * seconds, 1)

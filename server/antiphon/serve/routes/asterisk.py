@@ -117,7 +117,7 @@ async def _begin_of(socket: Socket, timeout_s: float) -> tuple[str, int] | None:
 
 
 def make_audiosocket(services: Services, port: TcpPort) -> Serve:
-    """The server of a port.
+    """The function that serves the connections of a port.
 
     Raises:
         UnknownModelError: no talking model and no agent has the name in the port's address.

@@ -55,7 +55,7 @@ async def handle_client_secrets(
 
 
 def read_secret_request(body: bytes) -> Asked:
-    """The body of a request.
+    """Read the body of a request.
 
     Raises:
         ProtocolError: the body is not a JSON object, or a field cannot be used.

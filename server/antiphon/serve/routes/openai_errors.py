@@ -59,7 +59,7 @@ class ApiError:
 
     @property
     def body(self) -> str:
-        """The JSON that clients read."""
+        """The JSON body of the error."""
         return error_body(self.message, code=self.code, kind=self.type, param=self.param)
 
     @property
@@ -74,7 +74,8 @@ class ApiError:
 
 
 def api_error(error: AntiphonError, *, param: str | None = None) -> ApiError:
-    """The API's form of an error; ``param`` is the field it is about, if the error does not name it.
+    """The API's form of an error; ``param`` is the field that the error concerns, if the error itself does
+    not name the field.
 
     OpenAI's packages retry 408, 429 and every status from 500 on, twice, after ``Retry-After``.
     """

@@ -31,7 +31,7 @@ async def list_models(
 
 
 async def one_model(request: web.Request, services: Services, _models: Sequence[ServedModel]) -> web.Response:
-    """The model of this name.
+    """The response that describes the model of this name.
 
     Raises:
         web.HTTPNotFound: the model does not exist.

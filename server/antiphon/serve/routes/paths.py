@@ -21,8 +21,9 @@ _SLASHES: Final = re.compile(r"/{2,}")
 
 @web.middleware
 async def near_paths(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer a path with doubled or trailing slashes like the path without them, and an unknown one with a
-    message."""
+    """Answer a path with doubled or trailing slashes like the path without them, and an unknown path with a
+    message.
+    """
     path = cleaned(request.path)
     if path != request.path and is_served(request.app, path):
         request = request.clone(rel_url=request.rel_url.with_path(path, keep_query=True))

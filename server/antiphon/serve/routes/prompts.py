@@ -29,11 +29,11 @@ from antiphon.serve.routes.tts import voice_of
 async def prompt_of(model: ServedModel, chat: ChatRequest, services: Services) -> Prompt | None:
     """The prompt of a request, made on a thread.
 
-    Models that were not trained with prompts get none, whatever the query, as with upstream's servers.
+    Models that were not trained with prompts get no prompt, whatever the query, as with upstream's servers.
 
     Raises:
         web.HTTPBadRequest: the voice does not exist, the prompt is too long, or the backend supports no
-        prompts. web.HTTPInternalServerError: a voice's file is broken.
+            prompts. web.HTTPInternalServerError: a voice's file is broken.
     """
     info = model.engine.info
     if not takes_persona(info.spec) or not (chat.text_prompt or chat.voice_prompt):
@@ -120,7 +120,7 @@ async def participant_of(
     voice: str | None = None,
     fills_gaps: bool,
 ) -> Agent:
-    """An agent for one call, with ``instructions`` in place of its own, and the voice of
+    """An agent for one call, with ``instructions`` in place of its configured ones, and the voice of
     :func:`voice_of_agent`.
 
     With ``fills_gaps`` silence replaces overdue audio of the caller.

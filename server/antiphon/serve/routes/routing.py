@@ -96,10 +96,10 @@ def never(_query: Mapping[str, str]) -> bool:
 class Route:
     """One path of sessions, such as ``/api/chat``.
 
-    ``refuse`` refuses its clients. The handler may also raise a SessionError for it, before it has upgraded
+    ``refuse`` refuses the route's clients, also if the handler raises a SessionError before it has upgraded
     the connection. ``resumes`` tests a query for a session that resumes a call. ``has_agents``: a voice agent
-    answers on it under its name, and its handler gets the agent's recogniser. ``shows_key_later``: a request
-    may lack the key; its handler checks it before requesting a row.
+    answers on the route under the agent's name, and the handler gets the agent's recogniser.
+    ``shows_key_later``: a request may lack the key; its handler checks it before requesting a row.
     """
 
     method: str
@@ -208,7 +208,7 @@ def add_question(
     open_as: str | None = None,
     without_key: Callable[[], web.Response] | None = None,
 ) -> None:
-    """Register a GET about models: all of them, or the one named by ``?model=`` or ``/m/NAME``.
+    """Register a GET about models: all models, or the model named by ``?model=`` or ``/m/NAME``.
 
     If keys are required, a request needs one, unless ``open_as`` is in the open paths; a caller without a key
     gets the answer ``without_key``.

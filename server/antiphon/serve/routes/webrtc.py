@@ -127,7 +127,7 @@ def peers_of(services: Services) -> Peers:
 
 
 async def hang_up(request: web.Request) -> web.Response:
-    """End a call of the same key.
+    """End a call at the request of a caller with the same key.
 
     Raises:
         web.HTTPException: 404 if this key has no such call, 401 or 403 if access is refused.
@@ -145,7 +145,7 @@ async def hang_up(request: web.Request) -> web.Response:
 
 
 def add_hang_up(app: web.Application) -> None:
-    """Register the end of calls."""
+    """Register the routes that end calls."""
     for base in (CALLS, LIVE, CHAT):
         for path in (f"{base}/{{id}}", f"{MODEL_PREFIX}{base}/{{id}}"):
             app.router.add_delete(path, hang_up)

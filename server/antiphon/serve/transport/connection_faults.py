@@ -90,7 +90,7 @@ class ConnectionFaults:
         return isinstance(protocol, web.RequestHandler)
 
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger for aiohttp's server."""
+        """The logger to give to aiohttp's server, which counts the failures that aiohttp logs."""
         return _ServerLogger(logging.getLogger("aiohttp.server"), self)
 
     def watch_tls(self, context: ssl.SSLContext) -> None:

@@ -22,7 +22,7 @@ LOOK_S: Final = 0.5
 class HttpBody:
     """One complete request, and its answer; used on the event loop only.
 
-    The response begins with the first message; an error before it is sent as a status. A later error cuts the
+    The response begins with the first message; an earlier error is sent as a status. A later error cuts the
     connection, so that the client does not take the response for complete, unless the body reports errors at
     its end (``reports_errors``).
     """
@@ -117,8 +117,8 @@ class HttpBody:
             self._request.transport.abort()
 
     async def close(self, code: int, reason: str) -> None:
-        """End the response: normally if the code is that of a normal end; otherwise report the error or cut
-        the connection.
+        """End the response: normally if the code means a normal end; otherwise report the error or cut the
+        connection.
         """
         is_done = code == CloseCode.NORMAL
         if self._is_whole and is_done:

@@ -300,8 +300,8 @@ class Peer:
 def tap(receiver: Any, hear: Callable[[Any], None]) -> None:
     """Pass the packets of an aiortc receiver to ``hear``.
 
-    The receiver still counts them for its reports to the peer. Its decoder thread is ended at once, because
-    otherwise the process would wait for it at its end.
+    The receiver still counts them for its reports to the peer. The receiver's decoder thread is ended at
+    once, because otherwise the process would wait for this thread when it ends.
     """
     count, receive = receiver._handle_rtp_packet, receiver.receive
 

@@ -345,7 +345,7 @@ class Socket:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more is received."""
+        """Whether no further message can be received."""
         return self._is_over.is_set() or self._transport.is_closing()
 
     async def wait_for(self, room: asyncio.Event) -> None:
@@ -472,7 +472,7 @@ class Socket:
 
     @property
     def unsent_bytes(self) -> int:
-        """Unsent bytes."""
+        """The number of unsent bytes."""
         # asyncio's TLS transport fails when its buffer is read after its end.
         return 0 if self._transport.is_closing() else self._transport.get_write_buffer_size()
 

@@ -36,7 +36,7 @@ class Transport(Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more is received."""
+        """Whether no further message can be received."""
         ...
 
     @property

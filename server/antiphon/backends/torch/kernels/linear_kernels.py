@@ -51,7 +51,7 @@ def is_last(ticket_ptr, programs):
 
 @triton.jit
 def round_row(x_ptr, out_ptr, scale_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """One row to INT8, as :func:`prepare_rows` rounds it."""
+    """Round one row to INT8, as :func:`prepare_rows` does."""
     column = tl.arange(0, BLOCK)
     x = tl.load(x_ptr + column, mask=column < WIDTH, other=0.0).to(tl.float32)
     step = tl.div_rn(tl.maximum(tl.max(tl.abs(x), 0), 1e-12), 127.0)
@@ -126,7 +126,7 @@ def embed_rows(
     BLOCK: tl.constexpr,
     IS_ADDED: tl.constexpr,
 ):
-    """One piece of a token's entry in a table, plus an addend. Token -1 has no entry and gets zeros."""
+    """Write one piece of a token's entry in a table, plus an addend. Token -1 has no entry and gets zeros."""
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.program_id(1).to(tl.int64)
     token = tl.load(token_ptr + row)
@@ -149,8 +149,8 @@ def embed_streams(
     STREAMS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One piece of the sum of a place's token entries, ``[n, 1 + STREAMS]`` with text first; token -1 adds
-    nothing.
+    """Write one piece of the sum of a place's token entries, ``[n, 1 + STREAMS]`` with text first; token -1
+    adds nothing.
 
     The audio streams' tables are stored one after the other.
     """
@@ -268,7 +268,7 @@ def multiply_pairs(
     TURN: tl.constexpr,
     IS_ADDED: tl.constexpr,
 ):
-    """A tile of int8 rows times INT4 weight in pairs of blocks (:meth:`Int4Linear.pair`).
+    """Multiply a tile of int8 rows by an INT4 weight in pairs of blocks (:meth:`Int4Linear.pair`).
 
     Each block's product is exact in int32, then scaled and added in float32, block by block. ``TURN``, a
     divisor of ``pairs``, is the number of pairs in one iteration of the loop.

@@ -60,13 +60,13 @@ class LinearInput:
 
     @property
     def kept(self) -> tuple[Tensor, Tensor]:
-        """Rounded values and their scale."""
+        """The rounded values and their scale; the input must be rounded."""
         assert self.scale is not None
         return self.values, self.scale
 
 
 def rounds(linear: nn.Module) -> bool:
-    """Whether a linear takes rounded rows."""
+    """Whether the kernels round the input of a linear layer."""
     if isinstance(linear, Int4Linear):
         return linear.is_paired
     return isinstance(linear, Int8Linear) and linear.is_plain

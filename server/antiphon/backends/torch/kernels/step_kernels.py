@@ -30,8 +30,9 @@ def write_window(
     """Advance one place's row by COUNT positions; write the first position, the slots and rotations, and set
     the tickets to 0.
 
-    Cosine and sine ``[n, COUNT, HALF]`` are those of ``rope.py``. Places without a row share a row of
-    positions; their results are undefined.
+    Cosine and sine ``[n, COUNT, HALF]`` equal those of
+    :func:`antiphon.backends.torch.modules.layers.rotation`. Places without a row share a row of positions;
+    their results are undefined.
     """
     place = tl.program_id(0).to(tl.int64)
     position_at = position_ptr + tl.load(at_ptr + place)

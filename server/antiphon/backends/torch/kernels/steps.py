@@ -107,7 +107,7 @@ def decode_attention(
     LEAST_HEAD_DIM. ``split_slots`` is a multiple of ``block_slots``. For a ring in pages it is a power of two
     and at least PAGE_SLOTS. If ``block_slots`` is None, the size is chosen for the GPU; for an INT8 ring it
     is always PAGE_SLOTS. Query t attends to the ring up to its own position, as with :meth:`KVRing.read` and
-    the mask of a Window (``transformer.py``). For an INT8 ring, ``tickets`` come from :func:`new_tickets` for
+    the mask of a ``Look`` (``attention.py``). For an INT8 ring, ``tickets`` come from :func:`new_tickets` for
     ``H * T`` queries (None: made here, in a launch), and ``rounded`` receives one query's output ``[n, H *
     D]`` in INT8 too, with its scales ``[n]``.
     """

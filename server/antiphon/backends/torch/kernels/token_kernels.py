@@ -99,7 +99,7 @@ def gumbel_noise(seed, frame, stream, token):
 
 @triton.jit
 def lowest_of(token, is_one, MOST: tl.constexpr):
-    """The lowest token id that matches."""
+    """The lowest id among the tokens for which ``is_one`` is true."""
     return tl.min(tl.where(is_one, token, MOST), 0)
 
 

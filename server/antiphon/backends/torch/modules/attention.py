@@ -140,8 +140,9 @@ this limit, a session's NaN in its row's ring would propagate through a weight o
 class Compute:
     """The arithmetic of a network: ``dtype`` is the dtype of weights and activations.
 
-    Attention runs in ``kv_dtype``, the dtype of the ring; None means ``dtype``. ``attention`` chooses its
-    implementation, for one frame at a time: see :func:`antiphon.backends.torch.kernels.fused.is_fused`.
+    Attention runs in ``kv_dtype``, the dtype of the ring; None means ``dtype``. ``attention`` chooses the
+    implementation of attention, for one frame at a time: see
+    :func:`antiphon.backends.torch.kernels.fused.is_fused`.
     """
 
     dtype: torch.dtype = torch.float32
@@ -172,9 +173,9 @@ class Look:
 class Window:
     """The values that all layers share in one forward pass with torch's own operations.
 
-    ``slots [n, W]``: the slots of its last W positions. ``wide`` is for several frames at once: attention
-    reads the old ring plus this pass's keys. Otherwise (one frame) the keys are written first, and attention
-    reads only the ring.
+    ``slots [n, W]``: the slots of the pass's last W positions. ``wide`` is for several frames at once:
+    attention reads the old ring plus this pass's keys. Otherwise (one frame) the keys are written first, and
+    attention reads only the ring.
     """
 
     slots: Tensor

@@ -41,7 +41,7 @@ class KVForm(StrEnum):
         return head_dim // 2 if self.is_packed(part) else head_dim
 
     def position_bytes(self, head_dim: int, dtype: torch.dtype) -> int:
-        """Bytes of one head of one position, keys and values; ``dtype`` is that of attention."""
+        """Bytes of one head of one position, keys and values; ``dtype`` is the dtype of attention."""
         if not self.is_rounded:
             return 2 * head_dim * dtype.itemsize
         return sum(self.width(part, head_dim) + SCALE_BYTES for part in ("k", "v"))

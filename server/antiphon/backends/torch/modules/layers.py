@@ -21,7 +21,7 @@ within 2 % of the best; the layout for a single row takes up to 1.8 times as lon
 
 
 class Linear(nn.Module):
-    """``y = x W^T (+ b)`` with ``weight [out, in]``.
+    """A linear layer: ``y = x W^T (+ b)`` with ``weight [out, in]``.
 
     On a CPU :meth:`pack` converts the weight to oneDNN's layout once. With few rows a product takes as long
     as reading the weight, and the packed layout is read more than twice as fast.
@@ -45,7 +45,7 @@ class Linear(nn.Module):
 
     @classmethod
     def around(cls, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        """A linear of existing weights."""
+        """A linear layer with existing weights."""
         with torch.device("meta"):
             linear = cls(weight.shape[1], weight.shape[0], dtype=weight.dtype)
         linear.weight = nn.Parameter(weight, requires_grad=False)
@@ -147,7 +147,7 @@ def make_scale(dim: int, dtype: torch.dtype, *, wanted: bool) -> nn.Module:
 
 
 def make_norm(kind: str, dim: int, dtype: torch.dtype | None = None) -> nn.Module:
-    """The layer for a configuration's ``norm``.
+    """The normalisation layer for ``kind``, the value of a configuration's ``norm``.
 
     Raises:
         UnsupportedError: no published model uses that name.
@@ -254,7 +254,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class PlainFeedForward(nn.Module):
-    """``linear2(gelu(linear1(x)))``."""
+    """A feed-forward block without gate: ``linear2(gelu(linear1(x)))``."""
 
     def __init__(self, dim: int, hidden: int, dtype: torch.dtype) -> None:
         """Make the layer without weights, which are loaded later."""
@@ -269,7 +269,9 @@ class PlainFeedForward(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """``linear_out(act(a) * b)``, with ``a, b`` the halves of ``linear_in(x)`` (Shazeer 2020)."""
+    """A gated feed-forward block (Shazeer 2020): ``linear_out(act(a) * b)``, with ``a, b`` the halves of
+    ``linear_in(x)``.
+    """
 
     def __init__(self, activation: str, dim: int, feed_forward: int, dtype: torch.dtype) -> None:
         """Make the layer without weights, which are loaded later."""
@@ -289,7 +291,7 @@ class GatedFeedForward(nn.Module):
 
 
 def make_feed_forward(gating: str, dim: int, feed_forward: int, dtype: torch.dtype) -> nn.Module:
-    """The block for a configuration's ``gating``."""
+    """The feed-forward block for ``gating``, the value of a configuration."""
     if gating == "none":
         return PlainFeedForward(dim, feed_forward, dtype)
     return GatedFeedForward(gating, dim, feed_forward, dtype)

@@ -202,7 +202,7 @@ class CausalConvTranspose1d(StreamingConv):
 
 
 class ResidualBlock(nn.Module):
-    """``x + conv1(elu(conv3(elu(x))))`` with a narrower middle."""
+    """A residual block: ``x + conv1(elu(conv3(elu(x))))``, with fewer channels between the convolutions."""
 
     def __init__(self, name: str, shape: ResidualShape, alpha: float, positions: int) -> None:
         """Make the block without weights, which are loaded later."""
