@@ -106,7 +106,7 @@ def _check_protocol(parser: argparse.ArgumentParser, values: Mapping[str, object
     protocol = values["protocol"]
     for name, flag, protocols in _OF_NO_USE:
         if protocol in protocols and values[name]:
-            parser.error(f"{flag} is of no use with --protocol {protocol}")
+            parser.error(f"{flag} has no effect with --protocol {protocol}")
     if values["cut_every_s"] and (values["is_stock"] or values["format"] is AudioFormat.OGG):
         parser.error("--cut needs calls that can be resumed: no --stock, and opus or pcm")
     if values["is_unpaced"] and protocol is not Protocol.STT:

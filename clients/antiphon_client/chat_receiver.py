@@ -92,7 +92,7 @@ class ChatReceiver:
                 if (samples, rate) != (FRAME_SAMPLES, SAMPLE_RATE):
                     raise ProtocolError(
                         f"frames of {samples} samples at {rate} Hz, "
-                        f"this client speaks {FRAME_SAMPLES} at {SAMPLE_RATE} Hz"
+                        f"this client needs {FRAME_SAMPLES} at {SAMPLE_RATE} Hz"
                     )
                 self._enter(now_s)
             case "interrupted":

@@ -196,7 +196,7 @@ def render_result(done: ProbeResult) -> str:
     """The text output: the report, the output of the first session, the card."""
     parts = [render_report(done.report)]
     if done.result.was_interrupted:
-        parts.insert(0, "interrupted: what follows is about the time until then")
+        parts.insert(0, "interrupted: the report covers the time until then")
     text = done.report.per_session[0].text.strip()
     if text:
         parts.append(f"text       {text}")

@@ -37,7 +37,7 @@ examples:
   antiphon gate ./tiny ./tiny-int8 --questions ./held-out
   antiphon gate ./moshiko ./moshiko --backend torch --backend-option-b kv=int4
 
-A is the baseline, B the candidate. The limits are those of B's recipe; --limit overrides them. The exit code
+A is the baseline, B the candidate. The limits come from B's recipe; --limit overrides them. The exit code
 is 1 if a limit is missed.
 """
 
@@ -153,8 +153,20 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--backend", choices=names, default=AUTO, help="the backend of both models [%(default)s]")
     add("--backend-a", choices=names, help="the backend of A")
     add("--backend-b", choices=names, help="the backend of B")
-    add("--backend-option", action="append", default=[], metavar="NAME=VALUE", help="of both backends")
-    add("--backend-option-b", action="append", default=[], metavar="NAME=VALUE", help="of B's backend")
+    add(
+        "--backend-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of both backends",
+    )
+    add(
+        "--backend-option-b",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of B's backend",
+    )
     add("--device", help="device of both backends")
     add("--audio", nargs="+", type=Path, default=[], metavar="FILE", help="recorded speech [built-in clips]")
     add(
@@ -177,12 +189,16 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         type=int,
         default=1,
         metavar="N",
-        help="questions at once, or as many as recordings [%(default)s]",
+        help="questions at once; at least the number of recordings [%(default)s]",
     )
     add("--turns", type=int, default=40, metavar="N", help="timed steps of each model [%(default)s]")
     add(
-        "--limit", action="append", default=[], metavar="'MEASURE<=X'", help="a limit, or >=; * is a wildcard"
+        "--limit",
+        action="append",
+        default=[],
+        metavar="'MEASURE<=X'",
+        help="a limit with <= or >=; * is a wildcard",
     )
-    add("--limits", type=Path, metavar="FILE", help="limits in TOML [those of B's recipe]")
+    add("--limits", type=Path, metavar="FILE", help="limits in TOML [the limits of B's recipe]")
     add("--json", type=Path, metavar="FILE", help="write the verdict as JSON")
     return parser.parse_args(list(argv))

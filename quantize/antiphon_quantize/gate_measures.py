@@ -125,7 +125,7 @@ def measure_tokens(a: FloatArray, b: FloatArray, tokens: Mapping[str, int]) -> I
             give = f"give or take {shifts.std() / math.sqrt(shifts.size):.2f}, in {shifts.size} frames"
             yield Measure(f"text {what} shift", _size(shifts.mean()), detail=f"{way}, {give}")
         else:
-            yield not_measured(f"text {what} shift", "it is open in no frame")
+            yield not_measured(f"text {what} shift", "the token is excluded or certain in every frame")
         yield Measure(f"text {what} worst", float(worst), detail=f"of {int(is_heard.sum())} frames")
 
 
@@ -167,7 +167,7 @@ def measure_arguments(a: Checkpoint, b: Checkpoint) -> Iterator[Measure]:
         differs = not filecmp.cmp(a.file("tokenizer"), b.file("tokenizer"), shallow=False)
         yield _counted("tokenizer", ["another file"] if differs else [])
     elif "tokenizer" in a.files or "tokenizer" in b.files:
-        yield _counted("tokenizer", ["only one of the two has one"])
+        yield _counted("tokenizer", ["only one of the two models has a tokenizer"])
 
 
 def _counted(name: str, changes: list[str]) -> Measure:

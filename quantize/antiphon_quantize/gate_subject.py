@@ -219,7 +219,7 @@ def _read_shard(path: Path, lm: LMSpec, tokenizer: Tokenizer) -> list[SpokenQues
         raise CheckpointFormatError(f"{path} is no shard of questions: {error}") from error
     heard = lm.n_q - lm.dep_q
     if len(codes) != heard:
-        raise CheckpointFormatError(f"{path} has {len(codes)} codebooks, the model hears {heard}")
+        raise CheckpointFormatError(f"{path} has {len(codes)} codebooks, the model takes {heard}")
     return [
         SpokenQuestion(part.T, strips[scene].T, tuple(tokenizer.encode(answer)))
         for part, scene, answer in zip(parts, scenes, answers, strict=True)

@@ -92,7 +92,7 @@ def quantize(
         write_manifest(_manifest(checkpoint, recipe, recipe_name, folder, lm_name), folder / MANIFEST_NAME)
         approve(read_checkpoint(Folder(folder), str(out)))
     worst, mean = max(errors, key=errors.__getitem__), sum(errors.values()) / len(errors)
-    odd = f" {plan.odd} others stayed, since no group divides their rows." if plan.odd else ""
+    odd = f" {plan.odd} others are unchanged, since no group divides their rows." if plan.odd else ""
     return (
         f"{out}: {len(plan.rounded)} matrices are rounded, {before / 1e6:,.1f} MB became "
         f"{after / 1e6:,.1f} MB. Rounding changed the weights by {mean:.2%}, at most by "

@@ -109,7 +109,7 @@ def record_rows(
     """
     spec = checkpoint.spec
     if spec.kind not in KINDS:
-        raise UnsupportedError(f"{spec.name} is a {spec.kind} model: it listens to no recording")
+        raise UnsupportedError(f"{spec.name} is a {spec.kind} model: it has no audio input")
     frames = _frames(recordings, spec.mimi.frame_samples)
     dtype = str(files.dtype).removeprefix("torch.")
     backend = make_backend("torch", checkpoint, slots=1, device="cpu", options={"dtype": dtype})

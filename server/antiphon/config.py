@@ -82,7 +82,7 @@ class ServerConfig:
     models: tuple[ModelConfig, ...] = field(default=(), metadata={"is_entries": True})
     alias: tuple[str, ...] = option(
         (),
-        "alias of a served model; '*=MODEL': any other name; repeat for several",
+        "another name of a served model; '*=MODEL': every unused name; repeat for several",
         metavar="NAME=MODEL",
         group=Group.MODELS,
         is_basic=True,
@@ -104,7 +104,7 @@ class ServerConfig:
     )
     llm_model: str | None = option(
         None,
-        "name of the text model; default: the only one of the address",
+        "name of the text model; default: the only model at the address",
         metavar="NAME",
         group=Group.AGENT,
     )
@@ -187,13 +187,13 @@ class ServerConfig:
     )
     webrtc: int = option(
         0,
-        "calls by WebRTC at once of each front end, on UDP ports of all addresses (extra webrtc); 0: none",
+        "WebRTC calls at once in each front end, on UDP ports of all addresses (extra webrtc); 0: none",
         minimum=0,
         group=Group.NETWORK,
     )
     ice_server: tuple[str, ...] = option(
         (),
-        "server for WebRTC behind a NAT: stun:HOST:PORT or turn://USER:PASSWORD@HOST:PORT; one of each",
+        "server for WebRTC behind a NAT: stun:HOST:PORT or turn://USER:PASSWORD@HOST:PORT; one of each kind",
         metavar="ADDRESS",
         group=Group.NETWORK,
     )
@@ -277,7 +277,7 @@ class ServerConfig:
         group=Group.RECORDINGS,
     )
     record_max_days: float = option(
-        0.0, "age at which a recording is removed; 0: none", minimum=0, group=Group.RECORDINGS
+        0.0, "age at which a recording is removed; 0: never", minimum=0, group=Group.RECORDINGS
     )
     record_max_s: float = constant(
         600.0, "longest recording of a call; later audio is not recorded", minimum=1
@@ -296,14 +296,14 @@ class ServerConfig:
     )
     hand_over_port: int = option(
         0,
-        "port for other workers over TLS, by the certificate in hand_over_secret; 0: none",
+        "port for other workers over TLS, with the certificate in hand_over_secret; 0: none",
         minimum=0,
         maximum=65535,
         group=Group.WORKERS,
     )
     canary: str | None = option(
         None,
-        "served model on trial: the next version of another one",
+        "served model on trial: the next version of another model",
         metavar="NAME",
         group=Group.TRIAL,
     )

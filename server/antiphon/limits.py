@@ -12,18 +12,18 @@ class Limits:
     """Limits of one caller, and the timeouts of connections."""
 
     max_sessions_per_key: int = option(
-        0, "sessions at once of one API key; 0: any number", minimum=0, group=Group.ACCESS
+        0, "sessions at once of one API key; 0: no limit", minimum=0, group=Group.ACCESS
     )
     max_seconds_per_key: int = option(
         0,
-        "call time of one API key on one day (UTC); 0: any",
+        "call time of one API key on one day (UTC); 0: no limit",
         minimum=0,
         metavar="SECONDS",
         group=Group.ACCESS,
     )
     max_sessions_per_address: int | None = option(
         None,
-        "sessions at once from one address (IPv6: one /64); 0: any number; auto: a quarter of the rows, at "
+        "sessions at once from one address (IPv6: one /64); 0: no limit; auto: a quarter of the rows, at "
         "least 4, and any number from this machine",
         minimum=0,
         group=Group.ACCESS,
@@ -60,7 +60,7 @@ class Limits:
     max_connections_per_address: int | None = constant(
         None,
         "connections at once from one address (IPv6: one /64), 0 for any number; auto: a quarter of all, and "
-        "any number from this machine; a trusted proxy's do not count",
+        "any number from this machine; connections of a trusted proxy do not count",
         minimum=0,
     )
     max_new_connections_per_s: float = constant(
@@ -79,12 +79,12 @@ class Limits:
     )
     max_messages_per_s: int = constant(
         500,
-        "rate of messages from one socket above which reading slows; ten times those of a call",
+        "rate of messages from one socket above which reading slows; ten times the rate of a call",
         minimum=1,
     )
     max_bytes_per_s: int = constant(
         16_777_216,
-        "rate of bytes from one socket above which reading slows; sixty times a recogniser's real time",
+        "rate of bytes from one socket above which reading slows; sixty times a recogniser's client",
         minimum=65_536,
     )
     max_voice_bytes: int = constant(
@@ -102,7 +102,7 @@ class Limits:
     )
     upload_timeout_s: float = constant(60.0, "time to receive a recording, or any other body", minimum=0.1)
     min_upload_bytes_per_s: int = constant(
-        16_384, "minimum rate of a body after five seconds: that of Opus at its best", minimum=1
+        16_384, "minimum rate of a body after five seconds: the rate of Opus at its best quality", minimum=1
     )
     hand_over_timeout_s: float = constant(
         30.0, "time to hand over one call: a row and a lease over a slow network", minimum=0.1

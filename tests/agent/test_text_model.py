@@ -93,7 +93,7 @@ BROKEN: dict[str, tuple[Answer, str]] = {
     "a redirect": (Answer(status=307, headers={"Location": "http://there/"}), "redirects, which is not foll"),
     "a wrong key": (Answer(status=401), "refuses the request: status 401"),
     "a fault": (Answer(status=500), "refuses the request: status 500"),
-    "an end": (Answer(is_cut=True), "cannot be reached, or left: "),
+    "an end": (Answer(is_cut=True), "cannot be reached, or closed the connection: "),
 }
 
 
@@ -172,7 +172,7 @@ def test_what_was_said_stays_and_no_other_is_asked_once_a_reply_has_begun() -> N
             await model.close()
 
     asyncio.run(scene(Answer([piece("Well ")], stays=True), "has not continued its reply within 0.2 s"))
-    asyncio.run(scene(Answer([piece("Well ")], is_cut=True), "cannot be reached, or left|ended within"))
+    asyncio.run(scene(Answer([piece("Well ")], is_cut=True), "cannot be reached, or closed|ended within"))
 
 
 def test_a_model_may_think_longer_than_it_may_be_silent_but_not_for_ever() -> None:

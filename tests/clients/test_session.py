@@ -238,7 +238,7 @@ async def test_other_frames_than_ours_are_refused_with_both_numbers() -> None:
     async with fake_server(Behaviour(frame_samples=960)) as server:
         report, _ = await hold(server)
     assert report.outcome is SessionOutcome.REJECTED
-    assert "frames of 960 samples at 24000 Hz, this client speaks 1920 at 24000" in report.detail
+    assert "frames of 960 samples at 24000 Hz, this client needs 1920 at 24000" in report.detail
 
 
 async def test_nobody_there_is_a_rejection(unused_tcp_port: int) -> None:

@@ -94,9 +94,9 @@ def test_messages_are_no_longer_than_a_second() -> None:
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
-        (["--protocol", "stt", "--stock"], "--stock is of no use with --protocol stt"),
-        (["--protocol", "stt", "--out", "x.wav"], "--out is of no use"),
-        (["--protocol", "stt", "--format", "opus"], "--format is of no use"),
+        (["--protocol", "stt", "--stock"], "--stock has no effect with --protocol stt"),
+        (["--protocol", "stt", "--out", "x.wav"], "--out has no effect"),
+        (["--protocol", "stt", "--format", "opus"], "--format has no effect"),
         (["--as-fast-as-possible"], "needs --protocol stt"),
         (["--protocol", "telegraph"], "invalid Protocol value"),
     ],

@@ -63,7 +63,7 @@ async def test_nobody_there_is_a_session_not_let_in() -> None:
 def test_options_of_no_use_are_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_arguments(["--protocol", "tts", *option])
-    assert "is of no use with --protocol tts" in capsys.readouterr().err
+    assert "has no effect with --protocol tts" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         parse_arguments(["--text", "x"])
-    assert "--text is of no use with --protocol chat" in capsys.readouterr().err
+    assert "--text has no effect with --protocol chat" in capsys.readouterr().err

@@ -124,7 +124,7 @@ def test_a_token_that_nobody_would_say_may_move() -> None:
     found = {m.name: m for m in measure_tokens(one, one - 5 * np.eye(9, dtype=np.float32)[4], {"word": 4})}
     assert found["text word worst"].value == 0
     assert found["text word shift"].value is None
-    assert found["text word shift"].detail == "it is open in no frame"
+    assert found["text word shift"].detail == "the token is excluded or certain in every frame"
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
@@ -371,7 +371,7 @@ def test_questions_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no questions"):
         read_questions(tmp_path, LM, cast("Any", Numbers()), most=3)
     write_questions(tmp_path, [4, 5, 6])
-    with pytest.raises(CheckpointFormatError, match="has 2 codebooks, the model hears 1"):
+    with pytest.raises(CheckpointFormatError, match="has 2 codebooks, the model takes 1"):
         read_questions(tmp_path, replace(LM, n_q=3), cast("Any", Numbers()), most=3)
     (tmp_path / "0001.npz").write_bytes(b"PK")
     with pytest.raises(CheckpointFormatError, match=r"0001\.npz is no shard of questions"):

@@ -135,7 +135,7 @@ def test_rows_that_no_group_divides_stay(tmp_path: Path, capsys: pytest.CaptureF
     assert [widest_group(columns, 64) for columns in (128, 96, 48)] == [64, 32, None]
     narrow = make_checkpoint(tmp_path / "narrow")
     out = make_smaller(narrow, tmp_path / "out", "q8")
-    assert "others stayed, since no group divides their rows" in capsys.readouterr().out
+    assert "others are unchanged, since no group divides their rows" in capsys.readouterr().out
     header = read_header(out / "model.q8.safetensors")
     assert header["transformer.layers.0.self_attn.in_proj.weight"].dtype == "BF16"
     assert header["depformer.slices.0.linear_out.weight"].dtype == "U32"

@@ -179,7 +179,7 @@ def test_what_cannot_be_heard_is_said(source: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="1 recordings of 100 samples; a frame has 1920"):
         main([*line, str(source), str(tmp_path / "out")])
     spoken = make_checkpoint(tmp_path / "tts", kind="tts")
-    with pytest.raises(UnsupportedError, match="is a tts model: it listens to no recording"):
+    with pytest.raises(UnsupportedError, match="is a tts model: it has no audio input"):
         main([*line, str(spoken), str(tmp_path / "out")])
     with pytest.raises(ConfigError, match="--calibration is for the target torch; onnx has no calibration"):
         main(["--target", "onnx", "--recipe", "int8", *line[2:], str(source), str(tmp_path / "out")])

@@ -116,7 +116,7 @@ examples:
   antiphon models --fits 24GB --modality duplex --license commercial --sessions 8
   antiphon models --fits H100 --modality duplex --sessions 40 --compose compose.override.yaml
   antiphon models --fits H100 --modality duplex --sessions 40 --gpus 8 --compose compose.override.yaml
-  antiphon models --fits 16GB --modality text                      a text model for a cascade
+  antiphon models --fits 16GB --modality text                      a text model for a voice agent
 """
 
 MODALITIES = ("duplex", TRANSLATION, "stt", "tts", "text")

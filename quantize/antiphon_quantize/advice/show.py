@@ -149,7 +149,7 @@ def families_table(families: ModelFamilies, memory: Memory, cached: Container[st
         first, *others = (name for names in family.configs.values() for name in names)
         also = [f"or {' '.join(others)}"] if others else []
         pocket_notes.append([licence_of(family), f"antiphon serve --model pocket://{first}", *also])
-    text_head = ("text model, for a cascade", "licence", "parameters", "bf16 / int4")
+    text_head = ("text model, for an agent", "licence", "parameters", "bf16 / int4")
     text = [
         (
             family.name,

@@ -115,7 +115,7 @@ class Player(Protocol):
 
     @property
     def facts(self) -> SubjectFacts:
-        """The facts of the model, for the card."""
+        """The facts of the model for the benchmark card."""
 
     def take_turn(self, rows: int) -> TickTurn:
         """Measure at this number of rows."""

@@ -43,8 +43,8 @@ examples:
   antiphon bench slots --model ./moshiko-int8 --backend torch --seconds 60 antiphon.toml
   antiphon serve --config antiphon.toml
 
-The number is that of --slots auto. To confirm it, the rows that are ready at the same time run one tick a
-frame for --seconds. If the p99 of a tick is longer than half a frame, no file is written and the exit code
+The number is found as by --slots auto. To confirm it, the rows that are ready at the same time run one tick
+a frame for --seconds. If the p99 of a tick is longer than half a frame, no file is written and the exit code
 is 1: a frame may wait for one tick and then needs its own, so some frames would be late.
 """
 
@@ -179,7 +179,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("out", metavar="FILE.toml", help="the file to write; an existing one is kept")
+    parser.add_argument("out", metavar="FILE.toml", help="the file to write, which must not exist")
     parser.add_argument("--model", default=DEFAULT_MODEL, help=f"{MODEL_HELP} [{DEFAULT_MODEL}]")
     add_backend_options(parser)
     most = EngineConfig().max_slots

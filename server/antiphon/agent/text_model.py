@@ -290,5 +290,5 @@ def _gone(endpoint: Endpoint, error: Exception, what: str) -> TextModelError:
     if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
         return TextModelError(f"{endpoint.host} has not {what}", may_pass=True)
     return TextModelError(
-        f"{endpoint.host} cannot be reached, or left: {type(error).__name__}", may_pass=True
+        f"{endpoint.host} cannot be reached, or closed the connection: {type(error).__name__}", may_pass=True
     )

@@ -74,7 +74,7 @@ class EngineConfig:
     )
     late_min_frames: int = constant(
         5,
-        "minimum number of late frames that stops admission; low, so that a stalled server stops early",
+        "minimum number of late frames that stops admission; low, so that a stall stops admission early",
         minimum=1,
     )
     late_refuse_fraction: float = constant(

@@ -395,7 +395,7 @@ def check_prompt(prompt: Prompt) -> None:
         if array is not None and array.ndim != axes:
             raise UnsupportedError(f"{name} of a prompt has {array.ndim} axes, not {axes}")
         if array is not None and not np.isfinite(array).all():
-            raise UnsupportedError(f"{name} of a prompt holds what is no number")
+            raise UnsupportedError(f"{name} of a prompt holds a NaN or an infinity")
 
 
 def check_words(entries: Sequence[TextEntry], info: BackendInfo, *, room: int) -> None:

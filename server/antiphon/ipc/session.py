@@ -288,7 +288,7 @@ class Session:
         if self.state is not SessionState.ACTIVE or self._takes_no_more:
             return
         if not self._takes_audio or self._is_live:
-            raise UnsupportedError(f"a {self._kind} session hears nothing but what its caller sends")
+            raise UnsupportedError(f"a {self._kind} session takes no flush padding")
         if self._writer is None or self.lease is None:
             return
         if self._engine.taken[self.lease] or self._writer.waiting:  # else no text is outstanding

@@ -92,7 +92,7 @@ class InputTurns:
             )
         if self.is_full:
             raise FieldError(
-                f"{MAX_TURNS} turns wait for their transcript; that is the most there can be",
+                f"{MAX_TURNS} turns wait for their transcript, which is the limit",
                 param="type",
                 code="rate_limit_exceeded",
                 event_id=event_id,

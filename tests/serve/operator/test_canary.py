@@ -192,11 +192,11 @@ async def test_a_pair_that_cannot_be_is_refused_in_words() -> None:
             ),
             (
                 {"canary": "other", "canary_of": "next"},
-                "other cannot stand in for next: kind duplex, not codec",
+                "other cannot replace next: kind duplex, not codec",
             ),
             (
                 {"canary": "foreign"},
-                f"foreign cannot stand in for null-echo: family another, not {CODEC.family}",
+                f"foreign cannot replace null-echo: family another, not {CODEC.family}",
             ),
             ({"canary": "null-echo"}, "canary = 'null-echo' has to be declared after 'next'"),
             ({"canary": "next", "canary_of": "gone"}, "canary_of = 'gone' is no model served here"),

@@ -73,7 +73,7 @@ async def test_who_has_no_secret_is_refused_before_a_body_is_read(tmp_path: Path
     now_s = time.time()
     wrong = "the signature is not one for the worker 'b' and its secret (hand_over_secret)"
     sign = partial(SECRET.sign, worker="b")
-    old = "the request is 900 s old, or the clocks differ; 60 s may"
+    old = "the request is 900 s old, or the clocks differ; the limit is 60 s"
     async with worker(tmp_path) as server:
         for header, words in (
             ("", wrong),
@@ -107,7 +107,7 @@ async def test_what_is_no_call_or_too_much_is_refused(tmp_path: Path) -> None:
         server.services.arrivals = 1
         assert await ask(server, b"call") == (
             503,
-            "1 calls arrive, which is the most at once (max_hand_overs)",
+            "1 calls are arriving, which is the limit (max_hand_overs)",
         )
 
 

@@ -112,7 +112,7 @@ class SharedSecret:
         apart_s = abs(float(time_s) - now_s)  # signed, so it is a number
         if not math.isfinite(apart_s) or apart_s > FRESH_S:
             raise HandOverError(
-                f"the request is {apart_s:.0f} s old, or the clocks differ; {FRESH_S:g} s may"
+                f"the request is {apart_s:.0f} s old, or the clocks differ; the limit is {FRESH_S:g} s"
             )
 
     def tag(self, header: str) -> hmac.HMAC:

@@ -147,7 +147,7 @@ class UsageLog:
         for each in self._waiting:
             if not each.done.done():
                 reason = f"the disk hangs for {CLOSE_S:g} s"
-                self._log.error("usage not kept", file=self._path, reason=reason)
+                self._log.error("usage not recorded", file=self._path, reason=reason)
 
     async def refresh(self) -> None:
         """Read the lines of all processes, unless the disk hangs."""
@@ -190,7 +190,7 @@ class UsageLog:
         """Count a record that is in the file, or was not accepted by it."""
         error = done.exception()
         if isinstance(error, OSError):
-            self._log.error("usage not kept", file=self._path, reason=error.strerror)
+            self._log.error("usage not recorded", file=self._path, reason=error.strerror)
         self._count(self._unread if error is None else self._by_key, record)
 
     @property

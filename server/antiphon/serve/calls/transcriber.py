@@ -95,7 +95,7 @@ class Transcriber(Participant[AsrNews]):
             ProtocolError: more markers wait than the limit.
         """
         if self._transcript.is_full or len(self._input) > 2 * MAX_MARKERS:
-            raise ProtocolError(f"{MAX_MARKERS} markers wait to come back; that is the most there can be")
+            raise ProtocolError(f"{MAX_MARKERS} markers are pending, which is the limit")
         self._input.append(marker)
 
     def flush_recogniser(self, marker: int) -> None:

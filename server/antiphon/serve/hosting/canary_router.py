@@ -165,7 +165,7 @@ def find_pair(models: Models, config: ServerConfig) -> tuple[ServedModel, Served
         ("samples a frame", stable.engine.info.spec.frame_samples, canary.engine.info.spec.frame_samples),
     ):
         if ours != theirs:
-            raise ConfigError(f"{canary.name} cannot stand in for {stable.name}: {what} {theirs}, not {ours}")
+            raise ConfigError(f"{canary.name} cannot replace {stable.name}: {what} {theirs}, not {ours}")
     if stable is canary or list(models).index(canary) < list(models).index(stable):
         raise ConfigError(
             f"canary = {canary.name!r} has to be declared after {stable.name!r}: the first model of a kind "

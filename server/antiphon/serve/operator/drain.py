@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
         "--engine", default="", metavar="DEVICE", help="drain only the engine of this GPU; TARGET may be URL"
     )
     parser.add_argument(
-        "--secret", required=True, metavar="FILE", help="file with the hand_over_secret of both"
+        "--secret", required=True, metavar="FILE", help="file with the hand_over_secret of both workers"
     )
     parser.add_argument(
         "--wait", type=float, default=0.0, metavar="SECONDS", help="longest wait for its exit, in s [0]"

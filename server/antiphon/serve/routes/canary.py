@@ -49,7 +49,7 @@ async def set_phase(request: web.Request, services: Services, secret: SharedSecr
         raise ConfigError('the body is not {"phase": "promoted"}') from error
     if wanted not in tuple(Phase):
         raise ConfigError(f"no phase {wanted[:100]!r}; {nearest(wanted, Phase)}")
-    services.log.info("canary phase asked for", phase=wanted)
+    services.log.info("canary phase requested", phase=wanted)
     return await _router(services).ask(Phase(wanted))
 
 

@@ -100,12 +100,14 @@ async def begin_drain(request: web.Request, services: Services, secret: SharedSe
     if engine and (engine not in devices or len(devices) < 2):
         raise ConfigError(f"no engine of its own has the device {engine!r}; there are: {', '.join(devices)}")
     if not engine and urlsplit(target).netloc == request.host:
-        raise ConfigError(f"{target} is this worker, which leaves; name the one that its calls go to")
+        raise ConfigError(
+            f"{target} is this worker, which shuts down; name the worker that its calls move to"
+        )
     if any(model.engine.health().draining for model in services.models):
         raise DrainingError(
             "this worker is shutting down already: the request that began it determines where its calls go"
         )
-    services.log.info("drain asked for", target=target, engine=engine)
+    services.log.info("drain requested", target=target, engine=engine)
     services.begin_drain(target, engine)
     return {"worker": services.config.worker}
 
@@ -116,7 +118,7 @@ async def take_call(request: web.Request, services: Services, secret: SharedSecr
     model = services.models.find(request.query.get("model"), LIVE_KINDS)
     if services.arrivals >= limits.max_hand_overs:
         raise ServerFullError(
-            f"{services.arrivals} calls arrive, which is the most at once (max_hand_overs)", retry_after_s=1
+            f"{services.arrivals} calls are arriving, which is the limit (max_hand_overs)", retry_after_s=1
         )
     services.arrivals += 1
     try:
