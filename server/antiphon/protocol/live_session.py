@@ -18,6 +18,7 @@ MAX_INSTRUCTIONS_CHARS = 65_536
 """Longest instructions in characters: the published limit is 16,384 tokens. The models' own limits are lower.
 """
 MAX_MESSAGES = 128
+"""Maximum number of messages of ``input``, of parts of a message, and of triggers: more than clients send."""
 
 ROLES = ("developer", "user", "assistant")
 DELEGATION_TYPES = ("client", "responses", "decisions")
