@@ -90,6 +90,7 @@ def plan(
         **{
             "start_engine": children.start_engine,
             "start_front_end": children.start_front_end,
+            "begin_front_end": children.begin_front_end,
             "front_ends": 2,
             "engines": engines,
             "listeners": [listener],

@@ -343,7 +343,8 @@ async def test_the_server_ends_though_its_engine_cannot_be_killed(
 
     async def start(number: int, hear: Handle[Message]) -> Child:
         command = [sys.executable, STUB, "engine", "stay"]
-        held.append(await Child.start("engine", command, Begin(number, b""), hear))
+        held.append(await Child.start("engine", command, hear))
+        held[0].peer.send(Begin(number, b""))
         monkeypatch.setattr(held[0], "kill", lambda: None)
         return held[0]
 
@@ -394,6 +395,52 @@ async def test_an_engine_that_ends_before_the_front_ends_begin_is_one_sentence(
     assert reasons(caplog) == ["every engine has ended before the front ends have started"]
 
 
+async def test_front_ends_start_while_the_engine_loads() -> None:
+    """They import their modules then; each begins to serve when the engine is ready."""
+    stubs = ChildProcesses((sys.executable, STUB, "engine", ""), (sys.executable, STUB, "front-end", ""), b"")
+    started: list[int] = []
+    are_started = asyncio.Event()
+    loading: list[asyncio.Task[None]] = []
+
+    async def start_engine(number: int, hear: Handle[Message]) -> Child:
+        child = await Child.start("engine", stubs.engine, hear)
+
+        async def load() -> None:
+            await are_started.wait()
+            child.peer.send(Begin(number, b""))
+
+        loading.append(asyncio.create_task(load()))
+        return child
+
+    async def start_front_end(number: int, hear: Handle[Message]) -> Child:
+        started.append(number)
+        if len(started) == 2:
+            are_started.set()
+        return await stubs.start_front_end(number, hear)
+
+    async with supervised(start_engine=start_engine, start_front_end=start_front_end) as running:
+        assert {(await running.call()).front_end for _ in range(2)} == {1, 2}
+    assert started == [1, 2]
+    assert children() == []
+
+
+async def test_a_signal_ends_front_ends_that_wait_for_their_engine() -> None:
+    async def start_engine(_number: int, hear: Handle[Message]) -> Child:
+        return await Child.start("engine", (sys.executable, STUB, "engine", ""), hear)  # it never begins
+
+    stubs = ChildProcesses((), (sys.executable, STUB, "front-end", ""), b"")
+
+    async def start_front_end(number: int, hear: Handle[Message]) -> Child:
+        child = await stubs.start_front_end(number, hear)
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return child
+
+    async with supervised(start_engine=start_engine, start_front_end=start_front_end) as running:
+        assert await running.ends() == 0
+    assert children() == []
+
+
 async def test_the_trace_of_several_engines_is_saved_once_on_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,7 +454,9 @@ async def test_the_trace_of_several_engines_is_saved_once_on_a_thread(
     monkeypatch.setattr(supervisor, "join_traces", join)
     engine, front_end = (sys.executable, STUB, "engine", "traced"), (sys.executable, STUB, "front-end", "")
     two, file = ChildProcesses(engine, front_end, b"", ("a", "b")), tmp_path / "trace.json"
-    start: dict[str, Any] = {"start_engine": two.start_engine, "start_front_end": two.start_front_end}
+    start: dict[str, Any] = {
+        name: getattr(two, name) for name in ("start_engine", "start_front_end", "begin_front_end")
+    }
     async with supervised(**start, engines=2, trace_file=file) as running, asyncio.timeout(PATIENCE_S):
         while not file.exists():  # noqa: ASYNC110 (other processes)
             await asyncio.sleep(0.02)

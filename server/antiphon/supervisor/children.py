@@ -128,17 +128,11 @@ class Child:
         return self.name.partition(" ")[2]
 
     @classmethod
-    async def start(
-        cls,
-        name: str,
-        command: Sequence[str],
-        begin: Begin,
-        hear: Handle[Message],
-        descriptors: Sequence[int] = (),
-    ) -> Child:
+    async def start(cls, name: str, command: Sequence[str], hear: Handle[Message]) -> Child:
         """Start a process by exec in a new session, so that it does not get a terminal's signals.
 
-        The control socket and this process's id are appended to ``command`` as two numbers.
+        The control socket and this process's id are appended to ``command`` as two numbers. The process
+        imports its modules, and waits for :class:`Begin`, which must be its first message.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, contextlib.ExitStack() as stack:
@@ -151,9 +145,7 @@ class Child:
                 start_new_session=True,
             )
             stack.pop_all()
-        child = cls(name, process, partial(MessageSocket, ours, CONTROL), hear)
-        child.peer.send(begin, descriptors)
-        return child
+        return cls(name, process, partial(MessageSocket, ours, CONTROL), hear)
 
     @property
     def pid(self) -> int:
@@ -248,24 +240,24 @@ class ChildProcesses:
             OSError: the system has no process, file or memory left.
         """
         name = f"engine {self.devices[number]}".strip()
-        return await Child.start(name, self.engine, Begin(number, self.task), hear)
+        child = await Child.start(name, self.engine, hear)
+        child.peer.send(Begin(number, self.task))
+        return child
 
-    async def start_front_end(self, number: int, engines: Sequence[Child], hear: Handle[Message]) -> Child:
-        """Start a front end with a link to each engine, which must be ready. It raises as
+    async def start_front_end(self, number: int, hear: Handle[Message]) -> Child:
+        """Start the process of a front end, which serves after :meth:`begin_front_end`. It raises as
         :meth:`start_engine`.
         """
+        return await Child.start(f"front-end-{number}", self.front_end, hear)
+
+    def begin_front_end(self, number: int, child: Child, engines: Sequence[Child]) -> None:
+        """Let a started front end serve, with a link to each engine, which must be ready."""
         with contextlib.ExitStack() as stack:
             links = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in engines]
             for pair in links:
                 for end in pair:
                     stack.enter_context(end)
-            child = await Child.start(
-                f"front-end-{number}",
-                self.front_end,
-                Begin(number, self.task, engines[0].ready.result().models),
-                hear,
-                [theirs.fileno() for theirs, _ in links],
-            )
+            begin = Begin(number, self.task, engines[0].ready.result().models)
+            child.peer.send(begin, [theirs.fileno() for theirs, _ in links])
             for engine, (_, ours) in zip(engines, links, strict=True):
                 engine.peer.send(NewFrontEnd(number, child.pid), [ours.fileno()])
-        return child

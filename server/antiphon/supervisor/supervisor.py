@@ -59,15 +59,16 @@ from antiphon.supervisor.shared import SharedState
 class SupervisorPlan:
     """The plan of a server, with all its time limits.
 
-    ``start_engine`` and ``start_front_end`` are methods of :class:`ChildProcesses`. ``leave_s`` limits the
-    time that a child takes to end. ``announce`` gets the engines' description once callers can connect.
-    Unless it ``replaces`` front ends, the server ends when the first of them ends. The children's recordings
-    are written to ``trace_file``. ``canary`` has the rules if a model is on trial. ``families`` are the
-    metrics of connections; None creates them.
+    ``start_engine``, ``start_front_end`` and ``begin_front_end`` are methods of :class:`ChildProcesses`.
+    ``leave_s`` limits the time that a child takes to end. ``announce`` gets the engines' description once
+    callers can connect. Unless it ``replaces`` front ends, the server ends when the first of them ends. The
+    children's recordings are written to ``trace_file``. ``canary`` has the rules if a model is on trial.
+    ``families`` are the metrics of connections; None creates them.
     """
 
     start_engine: Callable[[int, Handle[Message]], Awaitable[Child]]
-    start_front_end: Callable[[int, Sequence[Child], Handle[Message]], Awaitable[Child]]
+    start_front_end: Callable[[int, Handle[Message]], Awaitable[Child]]
+    begin_front_end: Callable[[int, Child, Sequence[Child]], None]
     front_ends: int
     engines: int = 1
     listeners: Sequence[socket.socket]
@@ -132,6 +133,7 @@ class Supervisor:
         self._shared.answer = self.answers.of
         self._engines: list[Child] = []
         self._front_ends: dict[int, Child] = {}
+        self._waiting: dict[int, Child] = {}  # front ends that import their modules
         self._drained: set[int] = set()
         self._signals: list[signal.Signals] = []
         self._lost = ""
@@ -184,17 +186,17 @@ class Supervisor:
         for number in range(self._plan.engines):
             hear = functools.partial(self._handle_engine, number)
             self._engines.append(await self._plan.start_engine(number, hear))
+        numbers = range(1, self._plan.front_ends + 1)
+        for number in numbers:  # they import their modules while the engines load
+            await self._start_front_end(number)
         # A signal cancels only this task.
         described = await asyncio.gather(*(asyncio.shield(engine.ready) for engine in self._engines))
         for engine in self._engines:
             engine.ended.add_done_callback(functools.partial(self._engine_ended, engine))
-        numbers = range(1, self._plan.front_ends + 1)
-        first: list[Child] = []
-        for number in numbers:
-            if not self._running_engines:
-                self._give_up("every engine has ended before the front ends have started")
-                return []
-            first.append(await self._start_front_end(number))
+        if not self._running_engines:
+            self._give_up("every engine has ended before the front ends have started")
+            return []
+        first = [self._begin_front_end(number) for number in numbers]
         await asyncio.gather(*(asyncio.shield(child.ready) for child in first))
         self._dispatcher.open()
         self.opened.set()
@@ -212,10 +214,19 @@ class Supervisor:
         if self._running_engines and not self._is_leaving:
             self._log.error("engine ended", engine=engine.device, code=ended.result())
 
-    async def _start_front_end(self, number: int) -> Child:
-        """Start a front end; connections go to it when it is ready."""
+    async def _start_front_end(self, number: int) -> None:
+        """Start a front end, which serves after :meth:`_begin_front_end`."""
         hear = functools.partial(self._handle_front_end, number)
-        child = await self._plan.start_front_end(number, self._running_engines, hear)
+        self._waiting[number] = await self._plan.start_front_end(number, hear)
+
+    def _begin_front_end(self, number: int) -> Child:
+        """Let a started front end serve; connections go to it when it is ready."""
+        child = self._waiting.pop(number)
+        try:
+            self._plan.begin_front_end(number, child, self._running_engines)
+        except OSError:
+            child.kill()
+            raise
         self._front_ends[number] = child
         if (trial := self._shared.trial) is not None:
             child.peer.send(CanaryPhase(trial.trial.phase))
@@ -252,7 +263,8 @@ class Supervisor:
             if self._is_leaving or not self._running_engines:
                 return None
             try:
-                return await self._start_front_end(number)
+                await self._start_front_end(number)
+                return self._begin_front_end(number) if self._running_engines else None
             except OSError as error:  # no files, processes or memory are free; ending calls free some
                 pause_s = next_pause_s(pause_s, 0.0)
                 self._log.error("front end not started", front_end=number, error=error.strerror)
@@ -429,7 +441,7 @@ class Supervisor:
         """End the front ends, then the engines; kill processes that do not end in time."""
         self._is_leaving = True
         self._dispatcher.close()
-        for children in (list(self._front_ends.values()), self._engines):
+        for children in ([*self._front_ends.values(), *self._waiting.values()], self._engines):
             for child in children:
                 if child.is_ready:
                     child.peer.send(Leave())

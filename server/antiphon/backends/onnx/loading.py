@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from antiphon.backends.onnx.pocket import OnnxUtterances, UtteranceBackend
 from antiphon.backends.onnx.sessions import Opener, onnxruntime, pick_provider
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.tts import TtsBackend
+from antiphon.cores import usable_cores
 from antiphon.errors import CheckpointFormatError, ConfigError
 from antiphon.models.conditioning import SpeakerShape
 from antiphon.models.pocket_shape import CHUNK_TOKENS, MAX_CHUNK_TOKENS, PocketShape, PocketText
@@ -70,7 +72,7 @@ def make(
     name, providers = pick_provider(device)
     cpu_threads = model_threads(threads)
     pool = ThreadPoolExecutor(cpu_threads - 1, "antiphon-rows") if cpu_threads > 1 and name == "cpu" else None
-    made = {}
+    openers = {}
     for stage in stages(spec):
         form = checkpoint.graphs.get(stage)
         if form is None:
@@ -80,9 +82,12 @@ def make(
         path = checkpoint.file(form.file)
         file_bytes = sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
         others = pool if stage not in ALONE and file_bytes <= SPLIT_BYTES else None
-        opener = Opener(path, providers, cpu_threads, spin if pool else False, others, file_bytes)
-        session = opener.open(spin=bool(opener.spin))
-        check_graph(session, form, path)
+        spins = spin if pool else False
+        openers[stage] = Opener(path, providers, cpu_threads, spins, others, file_bytes)
+    made = {}
+    for (stage, opener), session in zip(openers.items(), _open(openers.values()), strict=True):
+        form = checkpoint.graphs[stage]
+        check_graph(session, form, opener.path)
         made[stage] = Stage(session, form, 1, opener, packs=not (is_pocket and stage in SHARED))
     wanted, recipe = checkpoint.backends.get("onnx"), checkpoint.quantization_for("onnx")
     facts = BackendInfo(
@@ -104,6 +109,13 @@ def make(
         voice = made.pop(VOICE, None)
         return TtsBackend(spec, OnnxTexts(spec, made, facts, voice), slots=slots)
     return HostBackend(spec, OnnxFrames(spec, made, facts), slots=slots)
+
+
+def _open(openers: Collection[Opener]) -> list[onnxruntime.InferenceSession]:
+    """A session of each graph. On a CPU small graphs are prepared at the same time, one on each core."""
+    is_small = all(it.file_bytes <= SPLIT_BYTES and len(it.providers) == 1 for it in openers)
+    with ThreadPoolExecutor(min(len(openers), usable_cores()) if is_small else 1) as threads:
+        return list(threads.map(lambda opener: opener.open(spin=bool(opener.spin)), openers))
 
 
 def _utterances(

@@ -68,7 +68,7 @@ async def _serve(
     async def start_engine(_number: int, hear: Handle[Message]) -> Child:
         return Child("engine", LocalTask(engines.run(), engines.peer), to_engine.connect, hear)
 
-    async def start_front_end(_number: int, _engines: Sequence[Child], hear: Handle[Message]) -> Child:
+    async def start_front_end(_number: int, hear: Handle[Message]) -> Child:
         work = front_end.run(serve_here(running, families, asyncio.get_running_loop()))
         return Child("front-end", LocalTask(work, front_end.peer), to_front_end.connect, hear)
 
@@ -76,7 +76,11 @@ async def _serve(
         healths = {each.name: each.engine.health() for each in running}
         return together(healths, needs_all=bool(config.served_agents))
 
-    plan = make_plan(config, 0, listeners, start_engine, start_front_end, families)
+    def begin_front_end(_number: int, _child: Child, _engines: Sequence[Child]) -> None:
+        """Do nothing: its task has begun with the links of ``serve_here``."""
+
+    starts = start_engine, start_front_end, begin_front_end
+    plan = make_plan(config, 0, listeners, *starts, families)
     return await supervise(Supervisor(plan), config, health)
 
 

@@ -58,8 +58,8 @@ def serve_in_processes(config: ServerConfig, front_ends: int) -> int:
     children = ChildProcesses(ENGINE, FRONT_END, task, devices if len(devices) > 1 else ("",))
 
     async def run(listeners: Sequence[socket.socket]) -> int:
-        plan = make_plan(config, front_ends, listeners, children.start_engine, children.start_front_end)
-        plan = replace(plan, engines=len(devices))
+        starts = children.start_engine, children.start_front_end, children.begin_front_end
+        plan = replace(make_plan(config, front_ends, listeners, *starts), engines=len(devices))
         supervisor = Supervisor(plan)
         return await supervise(supervisor, config, partial(overall, supervisor.answers, config))
 
@@ -72,7 +72,8 @@ def make_plan(
     front_ends: int,
     listeners: Sequence[socket.socket],
     start_engine: Callable[[int, Handle[Message]], Awaitable[Child]],
-    start_front_end: Callable[[int, Sequence[Child], Handle[Message]], Awaitable[Child]],
+    start_front_end: Callable[[int, Handle[Message]], Awaitable[Child]],
+    begin_front_end: Callable[[int, Child, Sequence[Child]], None],
     families: MetricFamilies | None = None,
 ) -> SupervisorPlan:
     """The supervisor's plan; if ``front_ends`` is 0, there is one front end, in this process.
@@ -85,6 +86,7 @@ def make_plan(
     return SupervisorPlan(
         start_engine=start_engine,
         start_front_end=start_front_end,
+        begin_front_end=begin_front_end,
         front_ends=max(1, front_ends),
         listeners=listeners,
         limits=connection_limits(config, max(1, front_ends)),
