@@ -42,7 +42,7 @@ class ChatReceiver:
         return self.recorder.is_answered or not self.recorder.frames_sent
 
     def word_latencies_ms(self) -> tuple[float, ...]:
-        """An empty list, because a conversation has no word times."""
+        """Empty, because a conversation has no word times."""
         return ()
 
     def hear(self, data: bytes, now_s: float) -> None:

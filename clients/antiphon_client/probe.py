@@ -76,10 +76,10 @@ def main(argv: list[str]) -> int:
 
 
 async def check_protocol(options: ProbeOptions) -> None:
-    """Check before the run that the server has a model for the protocol; a server without facts is accepted.
+    """Check before the run that the server has a model for the protocol; pass if the server lists no models.
 
     Raises:
-        SessionError: its models are for other protocols; the message has the option to use.
+        SessionError: the server's models are for other protocols; the message names the option to use.
     """
     if options.is_stock:
         return

@@ -3,15 +3,16 @@
 **Rings**: attention multiplies integers with the content of the ring. ONNX Runtime has a routine for one row
 of bytes times a matrix of signed bytes, which reads the matrix in place. This routine supports no zero point,
 and sums along the matrix's columns. Keys are therefore transposed (the width of a head by the slots), and
-each slot stores the offset that a query's zero point adds to a score. Factors end at 127: CPUs without VNNI
-add two products in 16 bits.
+each slot stores the offset that a query's zero point adds to a score. No factor exceeds 127, because CPUs
+without VNNI add two products in 16 bits.
 
 **Convolutions** after an ELU are products over windows, positions first. The output of an ELU with an alpha
-of at most 1 is never below -1; after another ELU a convolution is unchanged. In an encoder bytes count from
--1 upwards, which keeps more codes unchanged. In a decoder bytes are symmetric, so that quiet audio is rounded
-finely. Each window has its own scale, independent of other rows. Sums of integers are exact, so a row's
-results do not depend on the number of rows. A transposed convolution whose kernel is two strides is a product
-over windows of two positions, which gives all positions of a stride together: no overlap-add is needed.
+of at most 1 is never below -1; a convolution after an ELU with a larger alpha stays in float32. In an encoder
+byte 0 represents -1, because then more codes equal the codes of float32. In a decoder bytes are symmetric, so
+that quiet audio is rounded finely. Each window has its own scale, independent of other rows. Sums of integers
+are exact, so a row's results do not depend on the number of rows. A transposed convolution whose kernel is
+two strides is a product over windows of two positions, which gives all positions of a stride together: no
+overlap-add is needed.
 
 **Operators** are translated here if the exporter's translations are slow or inexact.
 """
@@ -57,9 +58,7 @@ SMALLEST: Final = 1e-12
 
 @torch.library.custom_op("antiphon::multiply_bytes", mutates_args=())
 def multiply_bytes(left: Tensor, right: Tensor) -> Tensor:
-    """Bytes ``[..., 1, K]`` times signed bytes ``[..., K, N]``: int32, with batches as in a product of
-    floats.
-    """
+    """Bytes ``[..., 1, K]`` times signed bytes ``[..., K, N]``: int32, leading axes as in torch.matmul."""
     return torch.matmul(left.int(), right.int())
 
 
@@ -103,7 +102,7 @@ class IntegerRing(KVRing):
             yield TensorSpec(f"{self.name}.{part}", (heads, self.slots), torch.float32)
 
     def put(self, step: MaskedStep, slots: Tensor, part: str, values: Tensor) -> None:
-        """Write ``values [n, H, T, ...]``, of transposed keys ``[n, H, D, T]``, at ``slots [n, T]``."""
+        """Write ``values [n, H, T, ...]`` (transposed keys: ``[n, H, D, T]``) at ``slots [n, T]``."""
         name = f"{self.name}.{part}"
         index = [torch.arange(values.shape[0])[:, None, None], torch.arange(self.heads)[None, :, None]]
         if part == "k_across":

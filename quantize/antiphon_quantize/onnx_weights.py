@@ -160,7 +160,8 @@ def quantize_graph(source: Path, target: Path, recipe: Recipe, read: Read = read
     Raises:
         ConfigError: no operator supports the recipe's bits or blocks; ``target`` is ``source``.
         CheckpointFormatError: a data file is missing or too short.
-        UnsupportedError: the graph is quantised already, a chosen weight is not finite, or is beyond float16.
+        UnsupportedError: the graph is quantised already, a chosen weight is not finite or exceeds the range
+            of float16.
     """
     for bits in {recipe.bits, *(rule.bits for rule in recipe.quantize if rule.bits)}:
         if bits not in (*MULTIPLIED, HALF, FLOAT):

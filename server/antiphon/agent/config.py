@@ -80,7 +80,7 @@ def tables(entries: Any, name: str) -> list[Mapping[str, Any]]:
     """The entries of ``[[name]]``.
 
     Raises:
-        ConfigError: agents are no list of tables.
+        ConfigError: the entries are not a list of tables.
     """
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise ConfigError(f"{name} = {entries!r} is not a list of tables; write [[{name}]]")

@@ -70,7 +70,9 @@ class HistoryEntry:
 
 
 class History:
-    """The entries of one call by name, in order; the text model gets at most ``max_tokens`` of them."""
+    """The entries of one call by name, in order; the text model gets the latest entries, up to ``max_tokens``
+    tokens.
+    """
 
     def __init__(self, max_tokens: int) -> None:
         """Start without entries."""
@@ -104,7 +106,7 @@ class History:
         self._entries.pop(name, None)
 
     def cut(self, name: str, heard_ms: int) -> None:
-        """Delete the words of a reply that were not played, and the whole reply if no word is left."""
+        """Delete the words of a reply that end after ``heard_ms``, and the whole reply if no word is left."""
         entry = self._entries.get(name)
         if entry is None or entry.role is not Role.ASSISTANT:
             return

@@ -217,7 +217,7 @@ class Backend(Protocol):
         """Reverse :meth:`to_host`; :meth:`restore` refuses arrays that do not fit.
 
         Raises:
-            StepError, DeviceLostError: as :meth:`step`; the device has too little memory.
+            StepError, DeviceLostError: as :meth:`step`; also if the device has too little memory.
         """
 
     def state_bytes(self) -> int:
@@ -347,7 +347,7 @@ class DeviceRows(Protocol):
         """Raise UnsupportedError if :meth:`restore` cannot accept these tensors."""
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """Write checked tensors into a row; all others are as in a fresh row."""
+        """Write checked tensors into a row; its other tensors are as in a fresh row."""
 
     def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """A snapshot's tensors as numpy arrays; types that numpy lacks as unsigned integers, bit by bit."""

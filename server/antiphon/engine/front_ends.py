@@ -194,7 +194,9 @@ class FrontEndConnection:
         engine.plan()
 
     def give_up(self, reason: str) -> dict[Engine, list[int]]:
-        """End all calls of a front end that has failed; its process may still write to their leases."""
+        """End all calls of a front end that has failed; returns their leases, to which its process may still
+        write.
+        """
         held: dict[Engine, list[int]] = {engine: [] for engine in self._engines}
         for call, (engine, session) in self.calls.items():
             try:

@@ -154,7 +154,7 @@ class Resuming:
         return call.session is not session or is_wanted or is_left
 
     def forget(self, session: EngineSession) -> EngineSession | None:
-        """Remove an ended session and its call; an unsuccessful successor leaves the call in place.
+        """Remove an ended session and its call; the call stays if the session only waited for it.
 
         Returns the session that waited for the call and must end.
         """

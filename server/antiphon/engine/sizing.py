@@ -143,7 +143,7 @@ class ComputedSlots:
 
 
 def computed_slots(info: BackendInfo, config: EngineConfig, models: int = 1) -> ComputedSlots | None:
-    """The limit of a backend on a GPU with known constants; None for any other."""
+    """The number of slots on a GPU; None if its constants, or the cost of a tick, are unknown."""
     card = card_called(info.device_name)
     if card is None or not info.work:
         return None
@@ -153,7 +153,7 @@ def computed_slots(info: BackendInfo, config: EngineConfig, models: int = 1) -> 
 def slots_on(
     card: GpuCard, work: TickWork, kind: PipelineKind, frame_ms: float, config: EngineConfig, models: int = 1
 ) -> ComputedSlots:
-    """The limit from a GPU's constants and the cost of a tick, for rows at full context.
+    """The number of slots from a GPU's constants and the cost of a tick, for rows at full context.
 
     In a tts model all rows are ready in every tick, and a tick may take a whole frame, less the reserve. For
     other models two ticks must fit into a frame, and there can be more calls than ready rows

@@ -76,7 +76,7 @@ class HostLoad:
 class TickRule:
     """When calls are answered in time: two ticks in a frame of ``frame_s``, less ``reserve_fraction``.
 
-    The ticks of ``models`` models run at the same time, each on ``threads`` threads. ``is_packed``: a tick
+    ``models`` models share the machine, each with ticks on ``threads`` threads. ``is_packed``: a tick
     computes only the rows that are ready.
     """
 

@@ -34,7 +34,7 @@ class AttachRow(NamedTuple):
 
 
 class UpdateRow(NamedTuple):
-    """A request of a lease's front end that is not a frame."""
+    """A front end's request for a lease, such as new parameters; frames do not come this way."""
 
     lease: int
     request: CallRequest

@@ -79,8 +79,8 @@ class CounterPage:
 def leases_of(slots: int, pools: int) -> int:
     """Number of leases of each of ``pools`` front ends: its share of the rows, and spare leases.
 
-    The kernel distributes connections evenly, so a front end rarely needs more than its share. A lease goes
-    to another call only after its front end has released it.
+    The supervisor distributes connections evenly, so a front end rarely needs more than its share. A lease
+    goes to another call only after its front end has released it.
     """
     share = -(-slots // pools)
     return share + max(8, share // 2)
@@ -94,7 +94,9 @@ class RingBytes(NamedTuple):
 
 
 def ring_bytes(shape: Shape, pools: int | None) -> RingBytes:
-    """An upper bound for leases of this shape; ``pools`` as in :class:`antiphon.engine.engine.Engine`."""
+    """An upper bound of the host memory for leases of this shape; ``pools`` as in
+    :class:`antiphon.engine.engine.Engine`.
+    """
     lease = shape.block.itemsize + (CallerCounts.ROWS + EngineCounts.ROWS) * 8
     if pools is None:
         return RingBytes(0, lease)  # new calls reuse the leases of ended calls

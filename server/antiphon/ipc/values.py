@@ -139,8 +139,8 @@ class ResumeClaim:
 class Resumption:
     """The data that a front end needs to continue a call on another connection.
 
-    ``call`` is the id of its first session. ``notes`` are numbered messages that the client lacks; the next
-    message has ``next_seq``. The text of replies to frames below ``text_frame`` is in stored messages.
+    ``call`` is the id of the call's first session. ``notes`` are numbered messages that the client lacks; the
+    next message has ``next_seq``. The text of replies to frames below ``text_frame`` is in stored messages.
     ``kept`` is data that the last connection stored for the next one, in the protocol's own format.
     ``replay_from`` is the first frame whose reply may still arrive; ``replayed`` is the number of replies to
     another connection that are sent again. ``unrecorded_in`` and ``unrecorded_out`` are frames of connections

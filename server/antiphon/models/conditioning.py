@@ -214,7 +214,8 @@ def description_entry(config: Mapping[str, Any], family: str) -> int | None:
 def source_positions(config: Mapping[str, Any], count: int, dim: int) -> NDArray[np.float32]:
     """The positional term of a cross-attention source, ``[count, dim]``.
 
-    It consists of cosines, then sines (Vaswani et al. 2017, in upstream's order), or is zero.
+    It consists of cosines, then sines (Vaswani et al. 2017, in upstream's order); zeros if the configuration
+    has no positional term.
     """
     if not config["fuser"].get("cross_attention_pos_emb"):
         return np.zeros((count, dim), np.float32)

@@ -209,7 +209,7 @@ class Folder:
         """The file's path, or None if there is no such file. A prefix ``file://`` is ignored.
 
         Raises:
-            CheckpointFormatError: the file is outside of the bound.
+            CheckpointFormatError: the file is outside of ``bound``.
         """
         name = name.removeprefix(FILE_PREFIX)
         path = self.root / name

@@ -76,7 +76,7 @@ class FrontEndShare:
 
 
 class Dispatcher:
-    """Accepts connections, and passes each to a responsive front end with room for it."""
+    """Accepts connections, and passes each to the responsive front end with the fewest active connections."""
 
     def __init__(
         self,

@@ -115,8 +115,8 @@ over.
 class SeenRequests:
     """Signed requests that were executed and may still be valid: each is executed only once per server.
 
-    Only requests with a valid signature are added, so only workers can fill it. The clock is monotonic. The
-    last requests are kept at any age, because the clock for the time in a header may step.
+    Only requests with a valid signature are added, so only workers can add entries. The clock is monotonic.
+    The last requests are kept at any age, because the clock for the time in a header may step.
     """
 
     def __init__(self) -> None:

@@ -48,11 +48,10 @@ def choose(
 
 
 def penalise(logits: mx.array, recent: mx.array, penalty: mx.array, inverse: mx.array) -> mx.array:
-    """Make recent tokens less likely; a repeated one counts once: ``logits [n, V]``, ``recent`` int32 ``[n,
-    C]`` (-1: none).
+    """Make recent tokens less likely: ``logits [n, V]``, ``recent`` int32 ``[n, C]`` (-1: none).
 
-    A positive logit is multiplied by ``inverse [n]`` (1 / penalty), any other by ``penalty [n]``
-    (Keskar et al. 2019).
+    A positive logit is multiplied by ``inverse [n]`` (1 / penalty), any other by ``penalty [n]`` (Keskar et
+    al. 2019). A token that occurs several times in ``recent`` counts once.
     """
     rows, vocabulary = logits.shape
     outside = (recent < 0) | (recent >= vocabulary)

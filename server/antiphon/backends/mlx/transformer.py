@@ -64,7 +64,7 @@ class KVRing:
                 yield TensorSpec(f"{self.name}.{part}{kind}", shape, dtype, position=self.position)
 
     def write(self, step: Step, slots: mx.array, k: mx.array, v: mx.array) -> None:
-        """Write ``k`` and ``v`` ``[n, T, H, D]`` at ``slots [n, T]`` (no slot twice in a row)."""
+        """Write ``k`` and ``v`` ``[n, T, H, D]`` at ``slots [n, T]`` (different slots within a row)."""
         for part, values in (("k", k), ("v", v)):
             parts = [values]
             if self.int8:

@@ -36,7 +36,7 @@ class RunCost:
         return cls(max(0.0, float(run_ms)), max(0.0, float(row_ms)))
 
     def bridges(self, idle_rows: int) -> bool:
-        """Whether computing the idle rows in between is cheaper than another run."""
+        """Whether a run that includes ``idle_rows`` unneeded rows is cheaper than another run."""
         return idle_rows * self.row_ms < self.run_ms
 
 

@@ -266,7 +266,9 @@ class OnnxTexts(OnnxRows, HostArrays):
         self.advance(TextStep(rows, frames, choices, is_emitting, is_silent=False, is_fixed=True))
 
     def reset_rows(self, rows: IntArray) -> None:
-        """Reset rows and erase their rings, because the graphs may not read hidden content."""
+        """Reset rows and erase their rings: hiding old content is not enough for a graph, which reads whole
+        rings.
+        """
         self.reset(rows)
 
     def advance(self, step: TextStep) -> TextResult:

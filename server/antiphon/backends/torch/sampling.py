@@ -84,11 +84,10 @@ def choose(logits: Tensor, temperature: Tensor, topk: Tensor, noise: Tensor | No
 
 
 def penalise(logits: Tensor, recent: Tensor, penalty: Tensor, inverse: Tensor) -> Tensor:
-    """Make recent tokens less likely; a repeated one counts once: ``logits [n, V]``, ``recent`` int64 ``[n,
-    C]`` (-1: none).
+    """Make recent tokens less likely: ``logits [n, V]``, ``recent`` int64 ``[n, C]`` (-1: none).
 
-    A positive logit is multiplied by ``inverse [n]`` (1 / penalty), any other by ``penalty [n]``
-    (Keskar et al. 2019).
+    A positive logit is multiplied by ``inverse [n]`` (1 / penalty), any other by ``penalty [n]`` (Keskar et
+    al. 2019). A token that occurs several times in ``recent`` counts once.
     """
     rows, vocabulary = logits.shape
     outside = (recent < 0) | (recent >= vocabulary)

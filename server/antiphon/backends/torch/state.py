@@ -307,11 +307,12 @@ def row_bytes(specs: Iterable[TensorSpec]) -> int:
 
 
 class State:
-    """The state of S rows as named tensors, ``[S, *spec.shape]``; a tensor that is not kept has S + 1 rows.
+    """The state of S rows as named tensors ``[S, *spec.shape]``; without ``spec.is_kept`` a tensor has S + 1
+    rows.
 
-    The last row belongs to no session: places of a tick without a row read and write it. Pooled rings are
-    pages, ``[pages, *page_shape]``. Each row normally has pages for its whole rings. An ``overcommit`` above
-    1 divides the number of pages; a row then takes pages from ``pool`` as it grows.
+    Row S belongs to no session: places of a tick without a row read and write it. Pooled rings are pages,
+    ``[pages, *page_shape]``. Each row normally has pages for its whole rings. An ``overcommit`` above 1
+    divides the number of pages; a row then takes pages from ``pool`` as it grows.
     """
 
     def __init__(

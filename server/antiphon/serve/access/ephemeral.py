@@ -1,9 +1,9 @@
 """Ephemeral keys, which an application's server gives to browsers in place of the API key.
 
 An ephemeral key is signed, not stored: it contains its owner, its expiry and its session, and every process
-with the secret can read it. The server stores nothing, so there is no limit on their number. The holder of a
-key can read its content. A key is valid only for realtime sessions, cannot make other keys, and expires with
-its API key.
+with the secret can read it. The server stores nothing, so there is no limit on the number of keys. The holder
+of a key can read its content. A key is valid only for realtime sessions, cannot make other keys, and expires
+with its API key.
 """
 
 from __future__ import annotations

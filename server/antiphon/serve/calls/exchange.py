@@ -118,7 +118,7 @@ class Exchange:
                 self._fail(error)
 
     def part(self) -> None:
-        """Detach from a connection that has ended; messages are sent again after :meth:`go_on`."""
+        """Detach from a connection that has ended; no message is sent until :meth:`go_on`."""
         self.transport = None
 
     def go_on(self, transport: Transport, messages: Sequence[Message], actions: Sequence[Action]) -> None:

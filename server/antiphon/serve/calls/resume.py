@@ -124,7 +124,9 @@ class CallResume:
         return model, session, ResumedCall(claim, found, resume_terms(self._services.config, token))
 
     def look(self, session: CallSession, *, is_ending: bool) -> bool:
-        """Whether the call is detached; then the session must not be used.
+        """Detach the call if another worker takes it; returns whether the call is detached.
+
+        The session of a detached call must not be used.
 
         The error of the session names the call's new place.
         """

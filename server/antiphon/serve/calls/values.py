@@ -18,7 +18,7 @@ class Policy:
     """The rules of a call of this protocol.
 
     ``is_live``: late data are dropped; otherwise nothing is dropped. ``awaits`` is the name of the input in
-    errors. ``expects_input``: the first input must arrive within the limit of a handshake; without it the
+    errors. ``expects_input``: the first input must arrive within the limit of a handshake; otherwise the
     client may open its microphone first. ``has_answers``: messages have answers, so all messages except audio
     wait while the client does not read. ``hears``: the dialect processes the participant's input. ``at_once``
     is the first byte of messages that are handled as soon as they are read. Unless it ``reads_on``, reading

@@ -172,7 +172,7 @@ class ChatClient(ABC):
         return (moshi.encode(event),)
 
     def event(self, event: moshi.Event) -> Sequence[Message]:
-        """An event, for clients that requested them."""
+        """The messages that carry an event; none if the client did not request events."""
         return self.encode(event) if self.request.extended else ()
 
     def queued(self, ahead: int, retry_after_s: int) -> Sequence[Message]:

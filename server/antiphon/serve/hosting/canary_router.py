@@ -56,8 +56,8 @@ class CanaryRouter:
         version.
 
         While the canary would not admit a call at once, a call gets the stable version and is not compared.
-        Otherwise only the stable version would be compared in busy moments. A call that names the canary gets
-        the canary, and is not compared.
+        Without this rule only the stable version would be compared in busy moments. A call that names the
+        canary gets the canary, and is not compared.
         """
         if model is not self._named and model is not self._arms[TrialArm.STABLE]:
             return model

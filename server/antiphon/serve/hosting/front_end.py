@@ -364,8 +364,8 @@ async def drain(
     """Refuse new callers, and let calls continue until they have ended, the limit is over, or ``is_cut``
     returns true.
 
-    Move resumable calls to the worker at ``target``. The remaining calls are closed. If no engine is left,
-    they get the error of an engine.
+    Move resumable calls to the worker at ``target``. The remaining calls are closed; if no engine is left,
+    with the error of an engine.
     """
     services = app[SERVICES]
     calls: set[Call] = services.calls

@@ -1,8 +1,8 @@
 """Links between the front ends of a server, for a connection that resumes a call of another one.
 
-Such a call is in its front end's process, and the connection, with its TLS, in that of another one. The bytes
-of the connection's WebSocket pass through a pair of sockets to the call's front end, which serves them like
-any other connection.
+Such a call is in the process of one front end, and the connection, with its TLS, in the process of another.
+The bytes of the connection's WebSocket pass through a pair of sockets to the call's front end, which serves
+them like any other connection.
 """
 
 from __future__ import annotations

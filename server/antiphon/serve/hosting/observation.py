@@ -138,8 +138,8 @@ def repetition(tokens: deque[int]) -> float:
 
 
 def disagreement(text: str, transcript: str) -> float | None:
-    """The fraction of words of both texts that the other text lacks in this order; None if a text is
-    empty.
+    """The fraction of both texts' words that do not occur in the other text in the same order; None if a text
+    is empty.
     """
     said, heard = (WORD.findall(each.lower()) for each in (text, transcript))
     if not said:

@@ -70,7 +70,7 @@ class TtsVoiceFolder:
         return name if name in self._files else next(iter(self._files), None)
 
     def note_unknown(self, name: str) -> bool:
-        """Whether an unknown name is new, and one of the first ``MAX_NOTED_NAMES``."""
+        """Note an unknown name; returns whether it is new, and one of the first ``MAX_NOTED_NAMES``."""
         is_new = name not in self._noted and len(self._noted) < MAX_NOTED_NAMES
         if is_new:
             self._noted.add(name)

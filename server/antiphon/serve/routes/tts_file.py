@@ -52,7 +52,7 @@ async def handle_text(
     Raises:
         FieldError: the text has no words, and may not be empty. ProtocolError: the model can pronounce none
         of its words. ServerFullError, DrainingError: no row became free in time. ProtocolError,
-        SessionFailedError: before the first sound; after it the connection is cut.
+        SessionFailedError: the call failed before the first sound; a later failure cuts the connection.
     """
     limits = services.config.limits
     speaker = Synthesiser(model, services.clock, voice, post_wait_s(request, limits))

@@ -78,8 +78,8 @@ def _makes(x: Tensor, linear: nn.Module) -> bool:
 
 
 def plain_rows(x: Tensor, linear: nn.Module) -> LinearInput:
-    """Prepare rows ``[n, in]`` for a linear: in one launch if there are many and it needs them rounded, else
-    in none.
+    """Prepare rows ``[n, in]`` for a linear. Many rows that the linear needs rounded take one launch, others
+    none.
     """
     if not rounds(linear):
         return LinearInput(x, None, x.dtype)
@@ -221,8 +221,8 @@ def _made_and_multiplied(
 
 
 def embedded(embedding: TokenEmbedding, tokens: Tensor, added: Tensor | None = None) -> Tensor:
-    """Embed int64 tokens ``[n]`` as ``[n, dim]``, plus ``added [n, dim]``. A table for tokens that combine
-    two uses torch.
+    """Embed int64 tokens ``[n]`` as ``[n, dim]``, plus ``added [n, dim]``. For tokens that combine two,
+    torch's operations are used.
     """
     if embedding.out1 is not None:
         found: Tensor = embedding(tokens)

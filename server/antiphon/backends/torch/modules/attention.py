@@ -60,11 +60,12 @@ class KVRing:
 
     State, row first: ``{name}.k`` and ``{name}.v`` ``[H, capacity, D]`` in ``dtype``; position p is in slot
     ``p mod capacity``. The state tensor ``position`` is the number of positions written. If ``form`` rounds
-    them, they are int8, and ``{name}.k_scale``, ``{name}.v_scale`` ``[H, capacity]`` float32 are one scale
-    per token and head, computed when the token is written: a scale fixed in advance fails on audio, whose
-    keys have far outliers. Rounded values are in pages, ``{name}.v`` ``[H, pages, D, PAGE_SLOTS]``: integer
-    matrix units need the summed axis to be contiguous, which is a head's width for keys, and the slots for
-    values. In INT4 a byte has elements d and d + D / 2, so D is halved and each token has its own bytes.
+    keys and values, they are int8, and ``{name}.k_scale``, ``{name}.v_scale`` ``[H, capacity]`` float32 are
+    one scale per token and head, computed when the token is written: a scale fixed in advance fails on audio,
+    whose keys have far outliers. Rounded values are in pages, ``{name}.v`` ``[H, pages, D, PAGE_SLOTS]``:
+    integer matrix units need the summed axis to be contiguous, which is a head's width for keys, and the
+    slots for values. In INT4 a byte has elements d and d + D / 2, so D is halved and each token has its own
+    bytes.
     """
 
     name: str
@@ -90,7 +91,7 @@ class KVRing:
             yield TensorSpec(name, shape, dtype, is_kept=True, position=at, page_slots=page)
 
     def write(self, step: Step, slots: Tensor, k: Tensor, v: Tensor) -> None:
-        """Write ``k`` and ``v`` ``[n, H, T, D]`` at ``slots [n, T]`` (no slot twice in a row)."""
+        """Write ``k`` and ``v`` ``[n, H, T, D]`` at ``slots [n, T]`` (different slots within a row)."""
         for part, values in (("k", k), ("v", v)):
             if self.form.is_rounded:
                 is_packed = self.form.is_packed(part)
