@@ -205,7 +205,7 @@ def compare(
                 "pcm",
                 *(torch.from_numpy(side.pcm[emitted]) for side in (others, outputs) if side.pcm is not None),
             )
-        heard = want.pipeline.heard
+        heard = want.pipeline.input_codebooks
         differing = (got.codes[:count, :heard].cpu() != want.codes[:count, :heard]).float().mean()
         found.note("codes", float(differing), CODES_BOUND)
         _compare_choices(want, got, [parameters[row] for row in rows], ages[rows], found)

@@ -56,7 +56,7 @@ def judge(
     """
     observer = Observer(baseline, candidate, material, note)
     rows = judge_measures(observer.measures(), limits)
-    return Verdict(baseline.name, candidate.name, observer.told, rows)
+    return Verdict(baseline.name, candidate.name, observer.description, rows)
 
 
 def limits_of(checkpoint: Checkpoint, backend: str) -> tuple[Limit, ...]:

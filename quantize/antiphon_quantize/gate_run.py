@@ -243,7 +243,7 @@ class Observer:
             self._questions = read_questions(material.questions, spec.lm, tokenizer, material.most_questions)
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """A description of the material: the number of recordings and questions, and the seconds of sound."""
         if self._sides[0].checkpoint.spec.kind is PipelineKind.TTS:
             rows, samples = self._sound.pcm.shape

@@ -163,7 +163,10 @@ class TtsEvalModel(TorchEvalModel):
         generator, sampler = known(pipeline.generator), known(pipeline.sampler)
         for row, own in enumerate(parameters):
             self.backend.set_parameters(row, own)
-        step, nothing = pipeline.state.step(range(rows)), pipeline.buffers.codes[:rows, : pipeline.heard]
+        step, nothing = (
+            pipeline.state.step(range(rows)),
+            pipeline.buffers.codes[:rows, : pipeline.input_codebooks],
+        )
         asked, voice = [], []
         for index in range(steps):
             choices = torch.tensor([script.choices for script in scripts], device=pipeline.device)
@@ -184,7 +187,7 @@ class TtsEvalModel(TorchEvalModel):
         pipeline, scripts = self._told(rows, steps)
         generator, spec = known(pipeline.generator), known(self._spec.lm)
         step, collector = pipeline.state.step(range(rows)), StepCollector(spec)
-        nothing = pipeline.buffers.codes[:rows, : pipeline.heard]
+        nothing = pipeline.buffers.codes[:rows, : pipeline.input_codebooks]
         silence = np.zeros((rows, spec.dep_q, spec.card), np.float32)
         for index in range(steps):
             choices = torch.tensor([script.choices for script in scripts])

@@ -59,28 +59,31 @@ def pocket_makers(
     with as_checkpoint_error(spec.name, torch.OutOfMemoryError):
         published = {name: tensor.float() for name, tensor in load_file(path).items()}
         with torch.device("meta"):
-            sound, hear = PcmStage(codec), VoiceEncoderStage(codec)
-            voice = hear.downsample.weight.shape[0]
+            sound, voice_stage = PcmStage(codec), VoiceEncoderStage(codec)
+            voice = voice_stage.downsample.weight.shape[0]
             model = FlowLM(config, sound.width, voice, shape)
         assign(model, _part(published, FLOW), path)
         model.flow_net.prepare()
         halves = _codec_tensors(published, model)
-        for stage, chosen in ((sound, ("decoder", "upsample", _LATENT)), (hear, ("encoder", "downsample"))):
+        for stage, chosen in (
+            (sound, ("decoder", "upsample", _LATENT)),
+            (voice_stage, ("encoder", "downsample")),
+        ):
             assign(stage, {name: it for name, it in halves.items() if name.startswith(chosen)}, path)
         round_network(sound.decoder, int8_positions.get("decoder", 0), middle=DECODER_MIDDLE)
-        round_network(hear.encoder, int8_positions.get("encoder", 0), middle=0)
+        round_network(voice_stage.encoder, int8_positions.get("encoder", 0), middle=0)
     reader = model
     prepare_half(sound)
-    prepare_half(hear)
+    prepare_half(voice_stage)
     if int8_positions.get("decoder", 0) >= frame_positions(codec):
         round_linears(sound.decoder_transformer)
         round_linears(sound.decoder)
     if int8_positions.get("encoder", 0) >= frame_positions(codec):
-        round_linears(hear.encoder_transformer)
+        round_linears(voice_stage.encoder_transformer)
     if int8_positions.get("decoder", 0) >= READ_POSITIONS:
         reader = copy.deepcopy(model)
         round_linears(reader.transformer)
-    makers: dict[str, Callable[[], ExportedStage]] = {"encode": lambda: hear} if shape.clones else {}
+    makers: dict[str, Callable[[], ExportedStage]] = {"encode": lambda: voice_stage} if shape.clones else {}
     return makers | {
         "read": lambda: ReadStage(reader, clones=shape.clones),
         "lm": lambda: LatentStage(model),

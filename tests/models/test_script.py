@@ -103,7 +103,7 @@ def test_a_script_waits_for_the_words_it_has_to_show_and_no_longer() -> None:
     script.add((TextEntry((4,), is_last=True), TextEntry((99,))))
     assert len(run(script, [0] * 99)) == 4 + 16 + 2 + 4
     assert script.is_finished
-    assert [script.heard(frame) for frame in range(9)] == [None, None, 0, None, 1, 2, None, 3, 4]
+    assert [script.take_begun(frame) for frame in range(9)] == [None, None, 0, None, 1, 2, None, 3, 4]
 
 
 def test_room_is_told() -> None:

@@ -104,9 +104,9 @@ async def test_a_connection_that_closes_ends_a_shortage(monkeypatch: pytest.Monk
         async with asyncio.timeout(PATIENCE_S):
             while server.value("resource_shortages") != 1.0:  # noqa: ASYNC110 (the dispatcher is of this loop)
                 await asyncio.sleep(0)
-        server.dispatcher.heard(1, Load(1, 1))
+        server.dispatcher.report(1, Load(1, 1))
         assert len(front_end.numbers) == 1
-        server.dispatcher.heard(1, Load(1, 0, (1,)))
+        server.dispatcher.report(1, Load(1, 0, (1,)))
         server.call()
         await front_end.has(3)
 
@@ -141,7 +141,7 @@ async def test_closing_ends_the_connections_that_wait_or_are_under_way() -> None
         callers = [server.call() for _ in range(8)]
         await front_end.has(6)
         server.dispatcher.close()
-        server.dispatcher.heard(1, Load(1, 0, (1,)))  # which makes room
+        server.dispatcher.report(1, Load(1, 0, (1,)))  # which makes room
         server.dispatcher.remove(1)
         for caller in callers:
             assert await asyncio.to_thread(caller.recv, 1) == b""

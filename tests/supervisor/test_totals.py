@@ -24,8 +24,8 @@ def sample(totals: Totals, name: str) -> float:
 
 def test_counters_histograms_and_gauges_are_joined_by_their_meaning() -> None:
     totals = Totals()
-    totals.heard("one", said(3, 0.5, 0.05))
-    totals.heard("two", said(4, 0.2, 0.5))
+    totals.store("one", said(3, 0.5, 0.05))
+    totals.store("two", said(4, 0.2, 0.5))
     assert sample(totals, 'frames_total{model="a"}') == 7
     assert sample(totals, 'wait_seconds_bucket{le="0.1"}') == 1
     assert sample(totals, 'wait_seconds_bucket{le="1.0"}') == 2
@@ -36,12 +36,12 @@ def test_counters_histograms_and_gauges_are_joined_by_their_meaning() -> None:
 
 def test_the_counters_of_the_dead_stay_and_their_gauges_go() -> None:
     totals = Totals()
-    totals.heard("one", said(3, 0.5, 0.05))
-    totals.heard("two", said(4, 0.2, 0.5))
+    totals.store("one", said(3, 0.5, 0.05))
+    totals.store("two", said(4, 0.2, 0.5))
     totals.ended("two")
     assert sample(totals, "frames_total") == 7
     assert sample(totals, "sockets") == 3
-    totals.heard("two", said(1, 0.1, 0.5))  # its successor
+    totals.store("two", said(1, 0.1, 0.5))  # its successor
     totals.ended("two")
     assert sample(totals, "frames_total") == 8
     assert sample(totals, "wait_seconds_count") == 3

@@ -169,20 +169,20 @@ def main(argv: Sequence[str]) -> int:
     checkpoint = load_checkpoint(options.model)
     baseline = baseline_of(subject, checkpoint, options.baseline)
     findings = [
-        told(check_files(checkpoint)),
-        told(check_parity(subject, checkpoint, options.frames)),
+        reported(check_files(checkpoint)),
+        reported(check_parity(subject, checkpoint, options.frames)),
     ]
     judge = partial(run_gate, questions=options.questions, tell=tell)
     quality = QualitySource(baseline, [subject], [], judge).quality(subject.label)
-    findings.append(told(gate_finding(quality)))
+    findings.append(reported(gate_finding(quality)))
     command = shlex.join(["antiphon", "verify", *argv])
     card = measure(subject, plan, quality, command)
     paths = write_card(card, out, has_figure=has_figure)
-    findings.append(told(VerifiedPart("card", VerifyState.OK, ", ".join(map(str, paths)))))
+    findings.append(reported(VerifiedPart("card", VerifyState.OK, ", ".join(map(str, paths)))))
     return int(any(finding.state is VerifyState.FAILED for finding in findings))
 
 
-def told(finding: VerifiedPart) -> VerifiedPart:
+def reported(finding: VerifiedPart) -> VerifiedPart:
     """Print a finding, and return it."""
     print(finding, flush=True)  # noqa: T201
     return finding

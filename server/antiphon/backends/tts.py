@@ -101,7 +101,7 @@ class ScriptRows:
     def _heard(self, row: int) -> int:
         """The index of the entry that begins in the frame the next step completes, or NO_TOKEN."""
         script = self._scripts[row]
-        index = script.heard(script.step - self.rules.first_sound)
+        index = script.take_begun(script.step - self.rules.first_sound)
         return NO_TOKEN if index is None else index
 
     def _advance(self, rows: list[int], emitted: BoolArray, advance: Advance) -> None:

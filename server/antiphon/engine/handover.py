@@ -251,14 +251,14 @@ class HandOver:
         pool = self._sessions.leases.roomiest()
         session = EngineSession(secrets.token_hex(8), facts.parameters, samples, pool=pool, prompt=prompt)
 
-        def hear(notice: CallNotice) -> None:
+        def receive(notice: CallNotice) -> None:
             match notice:
                 case Primed():
                     self._arrive(session, state, arrived)
                 case Ended(_, error) if not arrived.done():  # the row could not load this state
                     arrived.set_exception(error)
 
-        session.send = hear
+        session.send = receive
         try:
             self._sessions.admit(session, 0.0)
         except Exception as error:  # a boundary: the error goes to the sender of the call

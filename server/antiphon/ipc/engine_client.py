@@ -153,7 +153,7 @@ class EngineClient:
         """
         match notice:
             case messages.HealthNow(model, health) if 0 <= model < len(self._by_number):
-                self._by_number[model].hear(health)
+                self._by_number[model].store(health)
             case messages.Checked(number, error):
                 self._answer(number, error)
             case messages.CallNotice(call):
@@ -234,7 +234,7 @@ class EnginePort:
         )
         self._link = SessionLink(client.send, nudge, client.changes.add, client.closed)
         self._on_change: list[Callable[[], None]] = []
-        self.hear(facts.health)
+        self.store(facts.health)
 
     async def submit(
         self,
@@ -351,7 +351,7 @@ class EnginePort:
 
     # From the client.
 
-    def hear(self, health: Health) -> None:
+    def store(self, health: Health) -> None:
         """Store the health that the engine reports."""
         self._known, self._heard_s = health, time.monotonic()
         self.change()

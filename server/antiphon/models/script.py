@@ -304,8 +304,8 @@ class Script:
             self._ahead.extend(next(islice(later, self.rules.lookahead - 1, None), ()))
         return True
 
-    def heard(self, frame: int) -> int | None:
-        """The index of the entry that begins in audio frame ``frame``, counted from 0; None if no entry
+    def take_begun(self, frame: int) -> int | None:
+        """Take the index of the entry that begins in audio frame ``frame``, counted from 0; None if no entry
         begins there.
         """
         if not self.begun or self.begun[0][0] != frame:

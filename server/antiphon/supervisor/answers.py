@@ -68,7 +68,7 @@ class Totals:
         self._latest: dict[str, Families] = {}
         self._past: Families = {}
 
-    def heard(self, process: str, data: bytes, device: str = "") -> None:
+    def store(self, process: str, data: bytes, device: str = "") -> None:
         """Store the newest values of a process, as :func:`read_registry` packs them.
 
         Values of one of several engines get its ``device`` as a label ``engine``.
@@ -211,10 +211,10 @@ class Answers(Collector):
     async def _metrics(self) -> bytes:
         children = [*self._engines(), *(share.child for share in self._shares())]
         answers = await asyncio.gather(*(child.answer("metrics") for child in children))
-        self.totals.heard("supervisor", read_registry(self._registry))
+        self.totals.store("supervisor", read_registry(self._registry))
         for child, answer in zip(children, answers, strict=True):
             if answer is not None and child.is_alive:
-                self.totals.heard(child.name, answer, child.device)
+                self.totals.store(child.name, answer, child.device)
         return self.totals.text()
 
     def collect(self) -> Iterable[Metric]:

@@ -109,14 +109,14 @@ class Child:
         name: str,
         process: asyncio.subprocess.Process | LocalTask,
         connect: Connect,
-        hear: Handle[Message],
+        handle: Handle[Message],
     ) -> None:
         self.name = name
         self.process = process
         self.lag_s = 0.0
         self.silent_s = self.stuck_s = 0.0
         self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-        self._hear = hear
+        self._handle_message = handle
         self._pong: asyncio.Future[Message] | None = None
         self._failed = ""
         self.peer = connect(self._heard, lost=lambda _: None)
@@ -128,7 +128,7 @@ class Child:
         return self.name.partition(" ")[2]
 
     @classmethod
-    async def start(cls, name: str, command: Sequence[str], hear: Handle[Message]) -> Child:
+    async def start(cls, name: str, command: Sequence[str], handle: Handle[Message]) -> Child:
         """Start a process by exec in a new session, so that it does not get a terminal's signals.
 
         The control socket and this process's id are appended to ``command`` as two numbers. The process
@@ -145,7 +145,7 @@ class Child:
                 start_new_session=True,
             )
             stack.pop_all()
-        return cls(name, process, partial(MessageSocket, ours, CONTROL), hear)
+        return cls(name, process, partial(MessageSocket, ours, CONTROL), handle)
 
     @property
     def pid(self) -> int:
@@ -207,7 +207,7 @@ class Child:
         if isinstance(message, Failed):
             self._failed = message.words
             return None
-        return self._hear(message, descriptors)
+        return self._handle_message(message, descriptors)
 
     async def _reap(self) -> int:
         """The exit code, after the child has ended and all of its messages were read."""
@@ -233,22 +233,22 @@ class ChildProcesses:
     task: bytes
     devices: Sequence[str] = ("",)
 
-    async def start_engine(self, number: int, hear: Handle[Message]) -> Child:
+    async def start_engine(self, number: int, handle: Handle[Message]) -> Child:
         """Start the process of the engine with this number, counted from 0.
 
         Raises:
             OSError: the system has no process, file or memory left.
         """
         name = f"engine {self.devices[number]}".strip()
-        child = await Child.start(name, self.engine, hear)
+        child = await Child.start(name, self.engine, handle)
         child.peer.send(Begin(number, self.task))
         return child
 
-    async def start_front_end(self, number: int, hear: Handle[Message]) -> Child:
+    async def start_front_end(self, number: int, handle: Handle[Message]) -> Child:
         """Start the process of a front end, which serves after :meth:`begin_front_end`. It raises as
         :meth:`start_engine`.
         """
-        return await Child.start(f"front-end-{number}", self.front_end, hear)
+        return await Child.start(f"front-end-{number}", self.front_end, handle)
 
     def begin_front_end(self, number: int, child: Child, engines: Sequence[Child]) -> None:
         """Let a started front end serve, with a link to each engine, which must be ready."""

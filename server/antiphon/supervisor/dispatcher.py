@@ -66,7 +66,7 @@ class FrontEndShare:
         self.under_way.append((number, connection))
         self.addresses[number] = address
 
-    def heard(self, load: Load) -> list[str]:
+    def report(self, load: Load) -> list[str]:
         """Process a report; returns the addresses of connections that have closed."""
         self.busy = load.busy
         for _ in range(min(load.received - self.received, len(self.under_way))):
@@ -112,10 +112,10 @@ class Dispatcher:
         self._shares[number] = FrontEndShare(child)
         self._hand_out()
 
-    def heard(self, number: int, load: Load) -> None:
+    def report(self, number: int, load: Load) -> None:
         """Process the report of a front end."""
         if number in self._shares:
-            self._queue.bounds.closed(self._shares[number].heard(load))
+            self._queue.bounds.closed(self._shares[number].report(load))
             if load.closed and self._loop.time() < self._short_until_s and not self._is_closed:
                 self._short_until_s = -math.inf  # a closed connection frees a file
                 self._pause(0)

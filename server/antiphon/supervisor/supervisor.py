@@ -184,8 +184,8 @@ class Supervisor:
     async def _start(self) -> list[asyncio.Task[None]]:
         """Start all processes and accept callers; returns the tasks that replace front ends."""
         for number in range(self._plan.engines):
-            hear = functools.partial(self._handle_engine, number)
-            self._engines.append(await self._plan.start_engine(number, hear))
+            handle = functools.partial(self._handle_engine, number)
+            self._engines.append(await self._plan.start_engine(number, handle))
         numbers = range(1, self._plan.front_ends + 1)
         for number in numbers:  # they import their modules while the engines load
             await self._start_front_end(number)
@@ -216,8 +216,8 @@ class Supervisor:
 
     async def _start_front_end(self, number: int) -> None:
         """Start a front end, which serves after :meth:`_begin_front_end`."""
-        hear = functools.partial(self._handle_front_end, number)
-        self._waiting[number] = await self._plan.start_front_end(number, hear)
+        handle = functools.partial(self._handle_front_end, number)
+        self._waiting[number] = await self._plan.start_front_end(number, handle)
 
     def _begin_front_end(self, number: int) -> Child:
         """Let a started front end serve; connections go to it when it is ready."""
@@ -351,7 +351,7 @@ class Supervisor:
             case Link():
                 self._pass_on(message, descriptors)
             case Load():
-                self._dispatcher.heard(number, message)
+                self._dispatcher.report(number, message)
             case Drained():
                 self._drained.add(number)
                 self._changed.set()

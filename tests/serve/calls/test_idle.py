@@ -38,11 +38,11 @@ def rules(**limits: float) -> LivenessRules:
 def test_it_is_seconds_of_audio_that_keep_a_session() -> None:
     talker, holder = rules(idle_timeout_s=60.0), rules(idle_timeout_s=60.0)
     for now_s in range(1, 600):
-        talker.heard(now_s, 0.1)  # a tenth of the time
+        talker.count_audio(now_s, 0.1)  # a tenth of the time
         talker.check(now_s, 0.0)
-    holder.heard(1.0, 0.08)
+    holder.count_audio(1.0, 0.08)
     for now_s in range(10, 60, 10):
-        holder.heard(now_s, 0.0000625)  # three bytes of sound, each ten seconds
+        holder.count_audio(now_s, 0.0000625)  # three bytes of sound, each ten seconds
         holder.check(now_s, 0.0)
     with pytest.raises(SessionTimeoutError, match=r"no audio for 6\d s, the limit is 60 s"):
         holder.check(62.0, 0.0)
@@ -51,14 +51,14 @@ def test_it_is_seconds_of_audio_that_keep_a_session() -> None:
 def test_less_than_a_packet_is_no_first_audio() -> None:
     found = rules(handshake_timeout_s=15.0)
     for now_s in range(1, 15):
-        found.heard(now_s, 0.001)
+        found.count_audio(now_s, 0.001)
     with pytest.raises(SessionTimeoutError, match="no first audio for 16 s, the limit is 15 s"):
         found.check(16.0, 0.0)
 
 
 def test_time_in_which_the_caller_waits_for_the_server_does_not_count() -> None:
     found = rules(idle_timeout_s=60.0)
-    found.heard(0.0, 1.0)
+    found.count_audio(0.0, 1.0)
     for now_s in range(1, 1000):
         found.excuse(now_s)
         found.check(now_s, 0.0)
@@ -69,7 +69,7 @@ def test_time_in_which_the_caller_waits_for_the_server_does_not_count() -> None:
 
 def test_announced_silence_has_a_longer_limit_of_its_own() -> None:
     found = rules(idle_timeout_s=60.0, quiet_timeout_s=600.0)
-    found.heard(0.0, 1.0)
+    found.count_audio(0.0, 1.0)
     found.is_quiet = True
     found.check(500.0, 0.0)
     found.is_quiet = False

@@ -129,7 +129,7 @@ async def test_the_rest_of_a_file_is_dropped_on_another_connection_too(is_renewe
             await new.event("session.updated")
             await server.eventually(lambda: len(server.calls) == 1)
             (call,) = server.calls
-            assert (call.exchange.heard_at_s > -math.inf) == is_renewed
+            assert (call.exchange.audio_at_s > -math.inf) == is_renewed
             await new.append(bytes(38_400))
             await new.event("session.output_audio.delta")
 

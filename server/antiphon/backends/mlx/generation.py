@@ -33,7 +33,7 @@ class DelayCache:
         """The state this cache keeps."""
         yield TensorSpec("lm.tokens", (self.delays.shape[0], self.capacity), mx.int32, fill=UNGENERATED)
 
-    def heard(self, step: Packed, offsets: mx.array, tokens: mx.array) -> mx.array:
+    def inputs(self, step: Packed, offsets: mx.array, tokens: mx.array) -> mx.array:
         """Store the rows' input of step ``offsets [n]``; returns the model's input of every stream.
 
         ``tokens`` is int32 ``[n, n_q + 1 - generated]``, the result int32 ``[n, 1 + n_q]``.
@@ -48,7 +48,7 @@ class DelayCache:
         now = mx.broadcast_to((offsets % self.capacity)[:, None, None], (*cache.shape[:2], 1))
         return mx.where(is_before, self.initial, mx.take_along_axis(cache, now, axis=2)[..., 0])
 
-    def spoken(self, step: Packed, offsets: mx.array, tokens: mx.array) -> mx.array:
+    def outputs(self, step: Packed, offsets: mx.array, tokens: mx.array) -> mx.array:
         """Store the model's output of step ``offsets [n]``; returns the frame that is now complete.
 
         ``tokens`` and the result are int32 ``[n, generated]``. The result for rows with ``offsets <
@@ -93,7 +93,7 @@ class Generator:
 
     def listen(self, codes: mx.array, step: Step) -> tuple[mx.array, mx.array]:
         """Map codes int32 ``[n, n_q - dep_q]`` to hidden ``[n, 1, dim]``, text logits ``[n, text_card]``."""
-        inputs = self.cache.heard(step, step.read("lm.position"), codes)
+        inputs = self.cache.inputs(step, step.read("lm.position"), codes)
         return self.model(inputs, step)
 
     def speak(
@@ -127,4 +127,4 @@ class Generator:
                 if self._audio_delay:  # no output before the text's delay has passed
                     audio = mx.where(frames[:, None] < self._first_audio, ZERO, audio)
             said = mx.concatenate([said, audio], axis=1)
-        return self.cache.spoken(step, frames, said)
+        return self.cache.outputs(step, frames, said)

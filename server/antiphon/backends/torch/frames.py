@@ -128,7 +128,9 @@ class TorchFrames(TorchRows):
         """Run the language model for one row, with ``codes [input codebooks]``, as frame ``frames``."""
         self._state.hold(np.array([row], np.int32), np.array([frames]))
         places = self._place(np.array([row], np.int32), np.array([frames - 1]))
-        self.pipeline.buffers.codes[places.at[0], : self.pipeline.heard].copy_(torch.from_numpy(codes))
+        self.pipeline.buffers.codes[places.at[0], : self.pipeline.input_codebooks].copy_(
+            torch.from_numpy(codes)
+        )
         with self._runner.tick():
             self._arrive(places)
             self._run("lm", self.pipeline.run_lm, places)

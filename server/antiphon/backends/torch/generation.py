@@ -57,7 +57,7 @@ class DelayCache:
         """The state this cache keeps."""
         yield TensorSpec("lm.tokens", (len(self.delays), self.capacity), torch.int64, fill=UNGENERATED)
 
-    def heard(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
+    def inputs(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
         """Store the rows' input of step ``offsets [n]``; returns the model's input of every stream.
 
         ``tokens`` is int64 ``[n, n_q + 1 - generated]``, the result int64 ``[n, 1 + n_q, 1]``.
@@ -76,7 +76,7 @@ class DelayCache:
             is_before = is_before | step.idle.view(-1, 1, 1)
         return torch.where(is_before, self.initial, cache.gather(2, now))
 
-    def spoken(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
+    def outputs(self, step: Step, offsets: Tensor, tokens: Tensor) -> Tensor:
         """Store the model's output of step ``offsets [n]``; returns the frame that is now complete.
 
         ``tokens`` and the result are int64 ``[n, generated]``. The result for rows with ``offsets <
@@ -159,7 +159,7 @@ class Generator:
         row is within its audio delay, so no audio token is computed.
         """
         frames = self._frames(step)
-        inputs = self.cache.heard(step, frames, codes)
+        inputs = self.cache.inputs(step, frames, codes)
         hidden, logits = self._read(inputs, step)
         text = choose.text(logits[:, 0], step, frames)
         said = text[:, None]
@@ -172,7 +172,7 @@ class Generator:
                 first = self.cache.delays[1 : 1 + self.dep_q] + self._audio_delay
                 audio = audio.masked_fill(frames[:, None] < first, ZERO)
             said = torch.cat([said, audio], dim=1)
-        return Generated(self.cache.spoken(step, frames, said), hidden)
+        return Generated(self.cache.outputs(step, frames, said), hidden)
 
     def _frames(self, step: Step) -> Tensor:
         """Each row's steps since its reset, ``[n]``, without this one."""

@@ -341,7 +341,7 @@ class Pipeline:
             self._is_paged |= by_kernels
         self.state = State(self.specs(), rows, self.device, overcommit=overcommit)
         self.buffers = Buffers.make(spec, rows, self.device)
-        self.heard = spec.mimi.codebooks if spec.lm is None else spec.lm.n_q - spec.lm.dep_q
+        self.input_codebooks = spec.mimi.codebooks if spec.lm is None else spec.lm.n_q - spec.lm.dep_q
 
     @property
     def is_fused(self) -> bool:
@@ -406,7 +406,7 @@ class Pipeline:
         tokens to the buffer.
         """
         assert self.generator is not None
-        step, heard = self.step(places), self.buffers.codes[: places.count, : self.heard]
+        step, heard = self.step(places), self.buffers.codes[: places.count, : self.input_codebooks]
         out = self.generator.step(heard, step, chooser, is_silent=is_silent)
         if self.generator.dep_q:
             self.buffers.voice.index_copy_(0, step.at, out.tokens[:, 1:].clamp(min=0))

@@ -286,7 +286,7 @@ class Agent(Participant[AgentNews]):
                     case Marked(number):
                         is_asked = number == self._turns.number and self._turns.is_flushing
                         if is_asked and not math.isnan(self._flushed_s):
-                            self.parts.metrics.flushed(now_s - self._flushed_s)
+                            self.parts.metrics.record_last_word(now_s - self._flushed_s)
                         self._do(self._turns.recogniser_flushed(number), now_s)
 
     def _write(self, word: Word, now_s: float) -> None:
@@ -420,7 +420,7 @@ class Agent(Participant[AgentNews]):
             async for piece in pieces:
                 if not has_begun:
                     has_begun = True
-                    self.parts.metrics.asked(self._clock() - asked_s)
+                    self.parts.metrics.record_first_token(self._clock() - asked_s)
                 if isinstance(piece, TokensUsed):  # some servers send it with each piece, growing
                     read = max(0, piece.tokens_in - used.tokens_in)
                     written = max(0, piece.tokens_out - used.tokens_out)

@@ -242,8 +242,8 @@ class Call:
                 return
         if exchange.is_ready:
             liveness.begin(exchange.ready_s, has_spoken=not dialect.policy.expects_input)
-        liveness.heard(exchange.heard_at_s, exchange.heard_s)
-        exchange.heard_s = 0.0
+        liveness.count_audio(exchange.audio_at_s, exchange.audio_s)
+        exchange.audio_s = 0.0
         since_s = exchange.congested_since_s
         if self.participant.waits_for_us and since_s is None:
             liveness.excuse(now_s)

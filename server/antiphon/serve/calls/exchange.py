@@ -59,8 +59,8 @@ class Exchange:
 
     ``is_ready``: the client was greeted, at ``ready_s``. ``waiting`` has replies that were taken and not yet
     written. ``is_ending``: no further message is read, and no further turn runs. ``resumed`` is the call that
-    this one continues, ``recording`` the recording of its audio, if any. ``heard_s`` is the number of seconds
-    of audio since the last check of time limits; the latest arrived at ``heard_at_s``. ``congested_since_s``
+    this one continues, ``recording`` the recording of its audio, if any. ``audio_s`` is the number of seconds
+    of audio since the last check of time limits; the latest arrived at ``audio_at_s``. ``congested_since_s``
     is the time at which the client stopped reading, None while it reads.
     """
 
@@ -89,8 +89,8 @@ class Exchange:
         self._clock, self._tracer, self._reading = services.clock, services.tracer, services.reading
         self._waker = Waker(services.turns, self.turn, self._fail_turn)
         self.wake = self._waker.wake
-        self.ready_s = self.heard_s = 0.0
-        self.heard_at_s = -math.inf
+        self.ready_s = self.audio_s = 0.0
+        self.audio_at_s = -math.inf
         self.congested_since_s: float | None = None
         self._is_listening = self._is_preparing = self._is_finished = self._is_input_over = False
         self._reported_ahead: int | None = None
@@ -322,7 +322,7 @@ class Exchange:
             case PushAudio(pcm, seconds):
                 assert self.transport is not None
                 received_s = self.transport.seen_s if self.dialect.policy.at_once else self._clock()
-                self.heard_s, self.heard_at_s = self.heard_s + seconds, received_s
+                self.audio_s, self.audio_at_s = self.audio_s + seconds, received_s
                 if pcm.size:
                     if self.recording is not None:
                         self.recording.heard(pcm)
@@ -485,7 +485,7 @@ class Exchange:
         now_s = self._clock()
         for reply in sent:
             if seconds := participant.sent(reply, now_s, transport.stalled_s):
-                self.heard_s, self.heard_at_s = self.heard_s + seconds, now_s
+                self.audio_s, self.audio_at_s = self.audio_s + seconds, now_s
         if self._tracer is not None:
             self._tracer.span("encode", start_s, encoded_s, track="loop", session=participant.id)
             self._tracer.span("send", encoded_s, now_s, track="loop", frames=len(sent))

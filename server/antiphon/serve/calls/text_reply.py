@@ -56,7 +56,7 @@ class TextConversation:
             async with contextlib.aclosing(agent.text_model.reply(request)) as pieces:
                 async for piece in pieces:
                     if not said and isinstance(piece, TextPiece):
-                        metrics.asked(self._clock() - asked_s)
+                        metrics.record_first_token(self._clock() - asked_s)
                     part = words.feed(piece.text) if isinstance(piece, TextPiece) else ""
                     if isinstance(piece, TokensUsed):
                         self._count(piece)

@@ -108,8 +108,8 @@ def build_app(
     recorder, own_log = make_recorder(config), log or Log()
     shared = access.client.shared
     if shared is not None and config.canary is not None:
-        rules, hear = TrialRules(share=config.canary_share), access.client.note_phase
-        shared.trial = KeptTrial(rules, registry=families.registry, log=own_log, on_phase=hear)
+        rules, on_phase = TrialRules(share=config.canary_share), access.client.note_phase
+        shared.trial = KeptTrial(rules, registry=families.registry, log=own_log, on_phase=on_phase)
     router = None
     if config.canary is not None:
         listen = OutputListeners(served, clock).open

@@ -65,12 +65,12 @@ async def _serve(
     engines = Engines(engine_end.connect, running, families, tracer, lost, is_alone=True)
     front_end = FrontEnd(front_end_end.connect, config, families, access=access, tracer=tracer)
 
-    async def start_engine(_number: int, hear: Handle[Message]) -> Child:
-        return Child("engine", LocalTask(engines.run(), engines.peer), to_engine.connect, hear)
+    async def start_engine(_number: int, handle: Handle[Message]) -> Child:
+        return Child("engine", LocalTask(engines.run(), engines.peer), to_engine.connect, handle)
 
-    async def start_front_end(_number: int, hear: Handle[Message]) -> Child:
+    async def start_front_end(_number: int, handle: Handle[Message]) -> Child:
         work = front_end.run(serve_here(running, families, asyncio.get_running_loop()))
-        return Child("front-end", LocalTask(work, front_end.peer), to_front_end.connect, hear)
+        return Child("front-end", LocalTask(work, front_end.peer), to_front_end.connect, handle)
 
     async def health() -> Health:
         healths = {each.name: each.engine.health() for each in running}

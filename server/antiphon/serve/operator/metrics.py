@@ -53,11 +53,11 @@ class AgentMetrics:
         self._replies = {it: replies.labels(agent, it) for it in METRICS["agent_replies"].values}
         self._tokens = {it: tokens.labels(agent, it) for it in METRICS["agent_tokens"].values}
 
-    def flushed(self, seconds: float) -> None:
+    def record_last_word(self, seconds: float) -> None:
         """Record the delay of the recogniser's last word of a turn."""
         self._flush.observe(seconds)
 
-    def asked(self, seconds: float) -> None:
+    def record_first_token(self, seconds: float) -> None:
         """Record the delay of the text model's first token."""
         self._text.observe(seconds)
 

@@ -51,7 +51,7 @@ class LivenessRules:
             self._looked_s = now_s
             self._has_spoken = self._has_spoken or has_spoken
 
-    def heard(self, now_s: float, seconds: float) -> None:
+    def count_audio(self, now_s: float, seconds: float) -> None:
         """Count ``seconds`` seconds of audio that arrived since the last check; ``now_s`` is the time of the
         latest audio.
         """

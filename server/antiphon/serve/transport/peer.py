@@ -297,8 +297,8 @@ class Peer:
         self._outgoing.close()
 
 
-def tap(receiver: Any, hear: Callable[[Any], None]) -> None:
-    """Pass the packets of an aiortc receiver to ``hear``.
+def tap(receiver: Any, on_packet: Callable[[Any], None]) -> None:
+    """Pass the packets of an aiortc receiver to ``on_packet``.
 
     The receiver still counts them for its reports to the peer. The receiver's decoder thread is ended at
     once, because otherwise the process would wait for this thread when it ends.
@@ -306,7 +306,7 @@ def tap(receiver: Any, hear: Callable[[Any], None]) -> None:
     count, receive = receiver._handle_rtp_packet, receiver.receive
 
     async def handle(packet: Any, arrival_time_ms: int) -> None:
-        hear(packet)
+        on_packet(packet)
         await count(packet, arrival_time_ms=arrival_time_ms)
 
     async def begin(parameters: Any) -> None:

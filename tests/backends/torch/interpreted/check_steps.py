@@ -257,11 +257,11 @@ def test_delays_are_kept_as_by_torch(delays: tuple[int, ...], generated: int) ->
         steps = [state.step(rows) for state in states]
         now, is_there = offsets[rows], steps[0].rows >= 0
         codes = torch.randint(50, (3, len(delays) - generated), generator=random)
-        heard = [cache.heard(step, now, codes) for cache, step in zip(caches, steps, strict=True)]
-        assert torch.equal(*heard)
+        inputs = [cache.inputs(step, now, codes) for cache, step in zip(caches, steps, strict=True)]
+        assert torch.equal(*inputs)
         said = torch.randint(50, (3, generated), generator=random)
-        spoken = [cache.spoken(step, now, said) for cache, step in zip(caches, steps, strict=True)]
-        assert torch.equal(*(tokens[is_there] for tokens in spoken))
+        outputs = [cache.outputs(step, now, said) for cache, step in zip(caches, steps, strict=True)]
+        assert torch.equal(*(tokens[is_there] for tokens in outputs))
         assert torch.equal(*(state.tensors["lm.tokens"][:3] for state in states))
         offsets[[row for row in rows if row != NO_ROW]] += 1
 

@@ -127,7 +127,7 @@ class Delayed:
 
 
 def delayed_input(cache: Delayed, rows: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
-    """See :meth:`antiphon.backends.torch.generation.DelayCache.heard`; ``rows [n]`` is NO_ROW at a place
+    """See :meth:`antiphon.backends.torch.generation.DelayCache.inputs`; ``rows [n]`` is NO_ROW at a place
     without a row.
     """
     places, streams, capacity = codes.shape[0], *cache.tokens.shape[1:]
@@ -141,7 +141,7 @@ def delayed_input(cache: Delayed, rows: Tensor, offsets: Tensor, codes: Tensor) 
 
 
 def delayed_output(cache: Delayed, offsets: Tensor, tokens: Tensor, most_delay: int) -> Tensor:
-    """See :meth:`antiphon.backends.torch.generation.DelayCache.spoken`."""
+    """See :meth:`antiphon.backends.torch.generation.DelayCache.outputs`."""
     out = torch.empty_like(tokens)
     delay_output[(tokens.shape[0],)](
         cache.tokens, cache.at, offsets, tokens.contiguous(), cache.delays, out, most_delay,
