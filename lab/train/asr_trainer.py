@@ -6,8 +6,9 @@ Usage: python -m lab.train.asr_trainer --segments out/train/segments --times out
 
 With ``--start`` it begins with the input layers of a trained talker, or with all of such a recogniser. With
 ``--stretches`` half of the input are stretches of lab.train.stretches, used as they appear. It stops and
-resumes like lab.train.talker. With several folders of segments their rooms are drawn alike; with several
-tests, the mean score selects the best checkpoint.
+resumes like lab.train.talker. With several folders of segments half of the composed passages are of the
+first; with --remember the model keeps to what --start writes for these, and forgets less. With several tests,
+the mean score selects the best checkpoint.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -91,6 +93,10 @@ class Settings:
     """largest share of a passage's codes replaced by similar-sounding ones, as in an unknown voice"""
     stretches_share: float = 0.5
     """share of the batches drawn from stretches encoded whole, if there are any"""
+    first_share: float = 0.5
+    """share of the composed passages from the first folder of segments, if there are several"""
+    remembered: float = 2.0
+    """weight of the distance from what the start writes for these passages, with --remember"""
     judge_every_steps: int = 500
     seed: int = 6
 
@@ -133,21 +139,24 @@ NOT_LM = ("model_type", "stt_config")
 class Batch:
     """``codes`` int64 ``[B, 9, T]``, text first; ``pauses`` int64 ``[B, heads, T]`` by audio frame.
 
-    ``is_wordless`` bool ``[B, T]``: where no text is expected for speech.
+    ``is_wordless`` bool ``[B, T]``: where no text is expected for speech. ``is_known`` bool ``[B]``: which
+    passages are of the first folder.
     """
 
     codes: Tensor
     pauses: Tensor
     is_wordless: Tensor
+    is_known: Tensor
 
 
-def collate(passages: list[Passage]) -> Batch:
+def collate(passages: list[Passage], is_known: list[bool]) -> Batch:
     """Stack passages."""
     codes = np.stack([np.concatenate([one.text[None], one.codes]) for one in passages])
     return Batch(
         torch.from_numpy(codes.astype(np.int64)),
         torch.from_numpy(np.stack([one.pauses for one in passages])),
         torch.from_numpy(np.stack([one.is_wordless for one in passages])),
+        torch.tensor(is_known),
     )
 
 
@@ -169,15 +178,16 @@ def forgetful(inputs: Tensor, rng: np.random.Generator, share_of_text: float) ->
 
 
 def losses(
-    lm: Any, batch: Batch, near: Tensor, rng: np.random.Generator, settings: Settings
+    lm: Any, batch: Batch, near: Tensor, rng: np.random.Generator, settings: Settings, earlier: Any = None
 ) -> dict[str, Tensor]:
     """The parts of the loss, unweighted; ``near`` are the codes that may replace each.
 
-    At step s the input has the audio of frame s - 1, and the output the text of frame s.
+    At step s the input has the audio of frame s - 1, and the output the text of frame s. "forgotten" is the
+    distance from what the model ``earlier`` writes for undisturbed known passages.
     """
     initial = lm._get_initial_token().expand(batch.codes.shape[0], -1, -1)
-    shifted = torch.cat([initial, batch.codes], dim=2)
-    heard = misheard(shifted[:, :, :-1], near, rng, settings.misheard)
+    clean = torch.cat([initial, batch.codes], dim=2)[:, :, :-1]
+    heard = misheard(clean, near, rng, settings.misheard)
     made = read(lm, forgetful(heard, rng, settings.forgotten_text))
     text = batch.codes[:, 0]
     padding = torch.where(batch.is_wordless, settings.silence_weight, settings.padding_weight)
@@ -185,8 +195,16 @@ def losses(
     weight = torch.where(text == EPAD, 1.5, weight)
     text_loss = functional.cross_entropy(made.text_logits.float().transpose(1, 2), text, reduction="none")
     pauses = torch.stack([head(made.last[:, 1:]) for head in lm.extra_heads], dim=1).float()
+    known, forgotten = batch.is_known, torch.zeros(())
+    if earlier is not None and known.any():
+        with torch.no_grad():
+            written = read(earlier, clean[known]).text_logits.float().log_softmax(-1)
+        own = made.text_logits[known].float().log_softmax(-1)
+        distance = functional.kl_div(own, written, reduction="none", log_target=True).sum(-1)
+        forgotten = (distance * weight[known]).sum() / weight.sum()
     return {
         "text": (text_loss * weight).sum() / weight.sum(),
+        "forgotten": forgotten,
         "pauses": functional.cross_entropy(
             pauses.flatten(0, 2), batch.pauses[:, :, :-1].flatten(), ignore_index=UNKNOWN
         ),
@@ -231,6 +249,8 @@ class Trainer:
         out: Path,
         start: Path | None = None,
         stretches: Path | None = None,
+        *,
+        remember: bool = False,
     ) -> None:
         """``segments`` are pairs of folders, of codes and of word times; ``tests`` pairs of such files."""
         self.settings, self.folders, self.out = settings, segments, out
@@ -244,6 +264,7 @@ class Trainer:
         mimi = load_mimi(codec)
         mimi.eval()
         self._begin(mimi, start)
+        self.earlier: Any = deepcopy(self.lm).eval() if remember else None
         self.near = nearest_codes(mimi, NEAR_CODES)
         self.course = Course(self.lm, schedule, out, settings.averaged_steps)
         self.cold = encode(mimi, np.zeros((1, COLD_FRAMES * FRAME_SAMPLES), np.float32))[0]
@@ -290,28 +311,38 @@ class Trainer:
                 f"no segments {places}; make them with: "
                 "python -m lab.train.segments --help and python -m lab.train.word_times --help"
             )
-        rooms = [room for some, _ in self.shards.values() for room in some]
-        quiet = [strip for _, strips in self.shards.values() for strip in strips]
-        self.composer = PassageComposer(rooms, quiet, self.cold, self.tokenizer, self.settings.frames)
+        first = [one for path, one in self.shards.items() if path.parent == self.folders[0][0]]
+        further = [one for path, one in self.shards.items() if path.parent != self.folders[0][0]]
+        self.first, self.further = self._composer(first or further), self._composer(further or first)
         for path in [] if self.stretches_folder is None else shards_in(self.stretches_folder):
             if path not in self.stretches:
                 self.stretches[path] = [one.passage(self.tokenizer) for one in read_stretches(path)]
         self.passages = [one for some in self.stretches.values() for one in some]
 
-    def draw(self, rng: np.random.Generator) -> Passage:
-        """Draw a stretch that was encoded whole, or a passage composed of codes."""
+    def _composer(self, shards: Sequence[tuple[list[Room], list[CodeArray]]]) -> PassageComposer:
+        rooms = [room for some, _ in shards for room in some]
+        quiet = [strip for _, strips in shards for strip in strips]
+        return PassageComposer(rooms, quiet, self.cold, self.tokenizer, self.settings.frames)
+
+    def draw(self, rng: np.random.Generator) -> tuple[Passage, bool]:
+        """Draw a stretch that was encoded whole, or a passage composed of codes; and whether it is of the
+        first folder."""
         if self.passages and rng.random() < self.settings.stretches_share:
-            return self.passages[int(rng.integers(len(self.passages)))]
-        return self.composer.draw(rng)
+            return self.passages[int(rng.integers(len(self.passages)))], False
+        is_first = len(self.folders) == 1 or rng.random() < self.settings.first_share
+        return (self.first if is_first else self.further).draw(rng), is_first
 
     def train_step(self) -> dict[str, float]:
         """Train on one batch; returns the parts of its loss."""
         settings = self.settings
         rng = np.random.default_rng((settings.seed, self.step))
-        batch = collate([self.draw(rng) for _ in range(settings.batch)])
+        drawn, is_first = zip(*(self.draw(rng) for _ in range(settings.batch)), strict=True)
+        batch = collate(list(drawn), list(is_first))
         with fast_arithmetic():
-            parts = losses(self.lm, batch, self.near, rng, settings)
-        self.course.update(parts["text"] + settings.pause_weight * parts["pauses"])
+            parts = losses(self.lm, batch, self.near, rng, settings, self.earlier)
+        self.course.update(
+            parts["text"] + settings.pause_weight * parts["pauses"] + settings.remembered * parts["forgotten"]
+        )
         return {name: part.item() for name, part in parts.items()}
 
     def notes(self) -> dict[str, float]:
@@ -360,6 +391,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--start", type=Path, help="a talker's checkpoint whose ear to begin with, or a recogniser's"
     )
+    parser.add_argument(
+        "--remember", action="store_true", help="keep to what --start writes for the first folder's passages"
+    )
     parser.add_argument("--rate", type=float, default=RATE, help="peak learning rate [%(default)s]")
     add_arguments(parser, steps=SCHEDULE.total_steps)
     options = parser.parse_args(argv)
@@ -373,6 +407,7 @@ def main(argv: list[str] | None = None) -> int:
         options.out,
         options.start,
         options.stretches,
+        remember=options.remember,
     )
     sys.stderr.write(
         f"{trainer.questions} questions, {len(trainer.passages)} stretches, from step {trainer.step}\n"

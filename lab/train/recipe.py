@@ -254,7 +254,7 @@ class Recipe:
             starts.append(self._at("natural-times"))
             tests.append(self._at("natural-segments-test/0000.npz"))
             test_times.append(self._at("natural-times-test/0000.npz"))
-            whole = ["--stretches", self._at("stretches")]
+            whole = ["--remember", "--stretches", self._at("stretches")]
         return [
             ("word times", word_times.main, ["--questions", asked, "--out", times]),
             (

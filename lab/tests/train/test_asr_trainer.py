@@ -23,7 +23,7 @@ from antiphon.models.spec import PipelineKind
 from antiphon.models.transcript import PREFIX_FRAMES, SpeechTiming, Word, WordAssembler
 from lab.train import asr_trainer as listener_module
 from lab.train import passages
-from lab.train.asr_trainer import NOT_LM, SCHEDULE, Settings, Trainer, lm_config
+from lab.train.asr_trainer import NOT_LM, SCHEDULE, Batch, Settings, Trainer, lm_config, losses
 from lab.train.beginnings import codebook_vectors, nearest_codes, start_from_talkers_ear
 from lab.train.codec import load_mimi
 from lab.train.dictation import dictate, marks
@@ -326,6 +326,40 @@ def test_a_talker_of_another_shape_is_refused() -> None:
         start_from_talkers_ear(model, hears_less, heard_from=2)
 
 
+@pytest.mark.usefixtures("undisturbed")
+def test_only_what_the_start_writes_for_known_passages_is_remembered() -> None:
+    torch.manual_seed(0)
+    model, other = small_lm(num_layers=1), small_lm(num_layers=1)
+    codes = torch.randint(0, 5, (2, 9, 20), generator=torch.Generator().manual_seed(1))
+    batch = Batch(
+        codes,
+        torch.zeros(2, 4, 20, dtype=torch.int64),
+        torch.zeros(2, 20, dtype=torch.bool),
+        torch.tensor([True, False]),
+    )
+
+    def forgotten(earlier: LMModel | None, is_known: list[bool]) -> float:
+        known = replace(batch, is_known=torch.tensor(is_known))
+        near = torch.zeros(8, 5, 8, dtype=torch.int64)
+        settings = Settings(misheard=0.0)
+        parts = losses(model, known, near, np.random.default_rng(0), settings, earlier)
+        return parts["forgotten"].item()
+
+    with no_compile():
+        assert forgotten(None, [True, True]) == 0
+        assert forgotten(other, [False, False]) == 0
+        assert forgotten(model, [True, True]) == pytest.approx(0, abs=1e-6)
+        each = [forgotten(other, known) for known in ([True, False], [False, True])]
+        assert min(each) > 0
+        assert forgotten(other, [True, True]) == pytest.approx(sum(each))
+
+
+@pytest.fixture
+def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is hidden from a model in training."""
+    monkeypatch.setattr(listener_module, "forgetful", lambda inputs, *_: inputs)
+
+
 def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
     tmp_path: Path, rooms: list[Room], tokenizer: TalkerTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,11 +384,30 @@ def test_a_listener_goes_on_where_it_was_and_ships_in_the_published_layout(
         assert losses[-1]["text"] < losses[0]["text"]
         both = trainer(tmp_path / "both", None, (tmp_path / "further", folders[1]))
         assert both.questions == 2 * whole.questions
+        rng = np.random.default_rng(0)
+        assert {is_first for _, is_first in (whole.draw(rng) for _ in range(20))} == {True}
+        known = [is_first for _, is_first in (both.draw(rng) for _ in range(200))]
+        assert np.mean(known) == pytest.approx(settings.first_share, abs=0.1)
         assert whole.notes()["word_error"] > 0
         whole.save()
         again = trainer(tmp_path / "again", tmp_path / "whole" / "last")
         for name, tensor in again.lm.state_dict().items():
             torch.testing.assert_close(tensor, whole.course.judged.state_dict()[name], rtol=0.01, atol=1e-4)
+        keeping = Trainer(
+            settings,
+            schedule,
+            [folders],
+            [test],
+            TINY,
+            tmp_path / "keeping",
+            tmp_path / "whole",
+            remember=True,
+        )
+        began = {name: tensor.clone() for name, tensor in keeping.lm.state_dict().items()}
+        assert keeping.train_step()["forgotten"] > 0
+        assert not torch.equal(keeping.lm.state_dict()["text_linear.weight"], began["text_linear.weight"])
+        for name, tensor in keeping.earlier.state_dict().items():
+            assert torch.equal(tensor, began[name]), name
         first = trainer(tmp_path / "halves")
         _ = [first.train_step() for _ in range(2)]
         first.save()

@@ -270,6 +270,7 @@ def test_with_natural_voices_recogniser_and_synthesiser_go_on_and_nothing_else_i
     assert "--held-out" in told["held-out natural speech"]
     assert "--held-out" not in told["natural speech"]
     recogniser, written = told["the recogniser"], told["stretches"][-1]
+    assert "--remember" in recogniser
     assert recogniser[recogniser.index("--stretches") + 1] == written
     assert told["stretches"][told["stretches"].index("--copies") + 1] == "3"
     for option, title in (
