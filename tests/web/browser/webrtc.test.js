@@ -52,7 +52,7 @@ test("a page of one's own holds a call by WebRTC", async (t) => {
 });
 
 test("the page holds a call by WebRTC where that is chosen, records both sides, and says when there is no room", async (t) => {
-  const server = await Server.start("--model", "echo", "--slots", "2", "--webrtc", "1");
+  const server = await Server.start("--model", "echo", "--slots", "2", "--webrtc", "1", "--drain-timeout-s", "1");
   t.after(() => server.stop());
   const [one, other] = await Promise.all([openPage(browser, server.url), openPage(browser, server.url)]);
   for (const { page } of [one, other]) {
