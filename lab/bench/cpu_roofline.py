@@ -34,7 +34,9 @@ def measure_roofline(setting: Setting) -> Values:
 
 
 def measure_stage(subject: Subject, setting: Setting, rates: Rates) -> Values:
-    """A stage for each number of rows, alternating: times and ``floor_ms``."""
+    """Time a stage at each number of rows of ``ROWS``, alternately; ``floor_ms`` is the lower bound of its
+    time.
+    """
     file = subject.file
     works = take_profile(file, PROFILED_ROWS, setting.threads, runs=1).works()
     session = file.session(setting.threads, spin=setting.spin)

@@ -70,7 +70,7 @@ def tick_ms(costs: Mapping[str, StageCost], card: GpuCard) -> float:
 
 
 def work_of(size: Size, form: Form) -> TickWork:
-    """The work of a tick of a size on a GPU, from shapes only."""
+    """The work of a tick of the model ``size`` on a GPU, computed from its shapes only."""
     cost, lm = reads(size, form), size.lm
     return TickWork(
         weights_bytes=cost.weights_bytes,

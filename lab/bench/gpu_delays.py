@@ -21,8 +21,8 @@ LAID_OUT = ("_choose", "_place", "_arrive", "_leave")
 
 
 def delays(task: Task) -> Values:
-    """Milliseconds of the host from one part of a tick to the next, with full rings: quantiles, and the ticks
-    with the longest first stage; first with Python's collector, then without.
+    """Measure the host's milliseconds between the parts of a tick with full rings, first with Python's
+    garbage collector, then without. Returns quantiles, and the ticks with the longest first stage.
 
     A part is a method of the executor, or the launch of a stage. "device" are times between events of the
     GPU; that of the first stage includes the host's parts before its launch.

@@ -188,7 +188,9 @@ async def one_call(
 
 
 async def measure(roll: RollingWorkers, model: str, calls: int) -> tuple[Spoken, list[Spoken]]:
-    """A call that stays, and those that move."""
+    """Run one call that stays on its worker and ``calls`` calls that move to another worker; returns both
+    results.
+    """
     delay_frames = {"tiny": 1}.get(model, 0)
     whole = await one_call(roll, 0, delay_frames, is_moved=False)
     found: list[Spoken] = []
@@ -232,7 +234,7 @@ class Tally:
 
     @classmethod
     def of(cls, whole: Spoken, found: list[Spoken]) -> Tally:
-        """Count."""
+        """Compare the moved calls ``found`` with ``whole``, the call that stayed, and count the results."""
         return cls(
             calls=len(found),
             alive=sum(went_on(it) for it in found),

@@ -256,7 +256,9 @@ def answered(text: str, answers: Sequence[str]) -> int:
 
 
 async def measure(log: Path, rounds: int, seed: int, *, loss: float, delay_s: float) -> list[Values]:
-    """Both callers at the far end of a line, with a server."""
+    """Run a server, and the WebSocket caller and the WebRTC caller at the far end of a lossy line; returns
+    the results of each caller.
+    """
     async with lossy_line(seed, loss=loss, delay_s=delay_s) as line:
         with running_server(serve_command(*OPTIONS), log) as server:
             port = server.url.rpartition(":")[2]

@@ -58,7 +58,7 @@ class EchoRows(NullRows):
     """Rows that return their input."""
 
     def run(self, work: Work) -> Result:
-        """The audio of the named rows."""
+        """Run one tick; the audio of each reply is the row's input."""
         pcm = work.pcm.copy()
         return super().run(work)._replace(pcm=pcm)
 

@@ -197,7 +197,7 @@ def in_process(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def progress(what: str) -> Callable[[int, int], None]:
-    """Print the progress, with the remaining time."""
+    """Return a function that prints the progress and the remaining time."""
     start_s = time.monotonic()
 
     def note(done: int, total: int) -> None:

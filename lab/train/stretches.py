@@ -98,7 +98,8 @@ class Stretch:
 
 @dataclass(slots=True)
 class Composed:
-    """A stretch during composition: clean sound ``[samples]``, and in samples its words and speech.
+    """A stretch while it is composed: its clean sound ``[samples]``; its words and its ranges of speech have
+    positions in samples.
 
     ``silences`` are (first, end) of the silences before, between and within turns.
     """

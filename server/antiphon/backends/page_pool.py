@@ -40,7 +40,7 @@ class PagePool:
         return len(self._free)
 
     def missing(self, rows: NDArray[np.int32], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Pages that rows ``[n]`` lack for ``positions [n]``."""
+        """The number of pages that each of the rows ``[n]`` lacks for ``positions [n]``."""
         wanted = np.minimum(-(-positions // PAGE_SLOTS), self.most)
         found: NDArray[np.int64] = np.maximum(wanted - self.held[rows], 0)
         return found

@@ -138,7 +138,7 @@ class SpokenRow:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the row can speak without another word."""
+        """Whether the row has a chunk, a speech or a pause left, and so needs no new words."""
         return bool(self._waiting) or self.speech is not None or self._pause is not None
 
     @property

@@ -147,7 +147,7 @@ class Engine:
             raise failures[0]
 
     def prepare(self, progress: Progress = _no_progress) -> None:
-        """Make and warm the backend on the calling thread; a caller may then call ticks of :attr:`loop`."""
+        """Make and warm the backend on this thread; the ticks of :attr:`loop` can then be run."""
         backend = self._backend = self._warm_backend(progress)
         info = backend.info
         self.rows = Rows(info.spec, self.config, info.slots, metrics=self.metrics, pools=self._pools)

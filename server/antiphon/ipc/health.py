@@ -44,8 +44,8 @@ def as_one(each: Mapping[str, Health]) -> Health:
 
 
 def together(each: Mapping[str, Health], *, needs_all: bool = False) -> Health:
-    """Combine the health of engines by name: alive if all are, ready if any is. Faults carry the engine's
-    name.
+    """Combine the health of engines by name: alive if all are; ready if any is, or with ``needs_all`` if all
+    are. Faults carry the engine's name.
 
     With ``needs_all`` a caller takes a row of each engine, so the number of free rows is the smallest of
     them, not their sum.

@@ -1,4 +1,5 @@
-"""The caller's half of a session: input, replies and requests, on its arrays and by messages.
+"""The client side of one session of the engine: audio and replies in shared arrays, text and requests as
+messages.
 
 A session belongs to the thread of its client's event loop (:mod:`antiphon.ipc.engine_client`), which also
 passes it the engine's messages. It uses no locks. Audio needs a lease, which the session gets together with

@@ -240,7 +240,8 @@ class RowSampler:
         self._words[list(rows)] = -1
 
     def text(self, rows: IntArray, logits: FloatArray, steps: NDArray[np.int64]) -> IntArray:
-        """Choose a text token for each row, int32 ``[m]``, and store the words.
+        """Choose a text token for each row, int32 ``[m]``, and store it for the repetition penalty unless it
+        is padding.
 
         ``logits`` is float32 ``[m, text_card]``, ``steps`` int64 ``[m]`` is the number of steps of each row
         since its reset.

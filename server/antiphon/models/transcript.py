@@ -198,7 +198,9 @@ MAX_MARKERS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class FrameHeard:
-    """Frame ``index`` of the caller's audio, from 1, was processed, with these probabilities of a pause."""
+    """Frame ``index`` of the caller's audio (the first is 1) was processed; ``pauses`` are its probabilities
+    of a pause.
+    """
 
     index: int
     pauses: tuple[float, ...]

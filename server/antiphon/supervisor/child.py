@@ -43,7 +43,9 @@ def ignore_signals() -> None:
 
 
 def control_socket(arguments: Sequence[str]) -> socket.socket:
-    """The control socket of a child; ``arguments`` has its descriptor and the parent's process id."""
+    """Open the control socket of a child, ignore the supervisor's signals, and end this process with its
+    parent; ``arguments`` has the descriptor and the parent's process id.
+    """
     descriptor, parent = map(int, arguments)
     ignore_signals()
     die_with_parent(parent)

@@ -191,7 +191,7 @@ class Step(Packed):
         ring[self._named[:, None], :, slots[self._places]] = values[self._places].astype(ring.dtype)
 
     def read_slots(self, name: str, run: tuple[int, int, int], length: int) -> mx.array:
-        """The first ``length`` slots of a run's rows in the ring, in place."""
+        """The first ``length`` slots of the ring ``name``, for the rows of ``run``, without a copy."""
         start, stop, row = run
         return self.state.tensors[name][row : row + stop - start, :, :length]
 

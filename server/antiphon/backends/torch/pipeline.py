@@ -236,7 +236,7 @@ class BatchLayout:
 def place_rows(
     layout: LayoutKind, slots: int, rows: IntArray, frames: NDArray[np.int64], *, is_fixed: bool = False
 ) -> BatchLayout:
-    """Lay out rows int32 ``[m]`` that have received ``frames [m]`` frames, without this one.
+    """Lay out rows int32 ``[m]``, each of which has received ``frames [m]`` frames before the current frame.
 
     With ``is_fixed`` each row is in its own place among all rows, and attention without kernels processes it
     separately.

@@ -206,5 +206,5 @@ class LocalResume:
 
 
 def local_resume(services: Services, caller: Caller) -> LocalResume | None:
-    """The resumption of a new call; None if the server keeps no calls."""
+    """The state with which a new call can be resumed; None if ``resume_window_s`` is 0."""
     return LocalResume(services, caller) if services.config.engine.resume_window_s > 0 else None

@@ -127,7 +127,7 @@ async def agent_call(
 async def handle_chat_offer(
     request: web.Request, services: Services, model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """The answer to an offer of WebRTC, whose call continues: ``POST /api/chat``.
+    """Answer a WebRTC offer (``POST /api/chat``) and start its call, which continues after the response.
 
     Audio uses the tracks; all other messages use a data channel, if the offer has one.
 
