@@ -34,6 +34,7 @@ examples:
   antiphon quantize --target mlx --recipe q4 --model ./moshiko ./moshiko-mlx-q4
   antiphon quantize --target onnx --recipe float32 --model ./stt-1b ./stt-1b-onnx
   antiphon quantize --target onnx --model pocket://english ./pocket-onnx
+  antiphon quantize --here ./stt-1b-int4 ./stt-1b-float32 --model ./stt-1b-int8 ./stt-1b-here
   antiphon quantize --gguf model.q8.gguf --model ./moshiko ./moshiko-int8
   antiphon serve --model ./moshiko-int8
 
@@ -58,6 +59,8 @@ def main(argv: Sequence[str]) -> int:
         AntiphonError: a file cannot be read, quantised or written; OUT is then unchanged.
     """
     options = parse(argv)
+    if options.here:
+        return _choose(options)
     extra, modules = TARGETS[options.target]
     for module in modules:
         if find_spec(module) is None:
@@ -69,6 +72,18 @@ def main(argv: Sequence[str]) -> int:
     progress = show_progress(sys.stderr, time.monotonic)
     with _language_model(options.gguf, checkpoint, out, progress) as source:
         return _make(options, recipe, source, out, progress)
+
+
+def _choose(options: argparse.Namespace) -> int:
+    """Choose among finished graphs, which needs no other package; returns the exit code."""
+    from antiphon_quantize.onnx_here import choose_here
+
+    forms = [load_checkpoint(ref) for ref in (options.model, *options.here)]
+    out = Path(options.out).absolute()
+    for form in forms:
+        check_target(out, source=form.root, force=options.force)
+    print(choose_here(forms, out))  # noqa: T201
+    return 0
 
 
 def _language_model(
@@ -157,6 +172,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument(
         "--gguf", type=Path, metavar="FILE", help="GGUF file to replace the language model's weights"
+    )
+    parser.add_argument(
+        "--here",
+        nargs="+",
+        default=[],
+        metavar="FOLDER",
+        help="the same model's graphs by other recipes; OUT gets each stage's fastest graph on this CPU",
     )
     parser.add_argument("--no-gate", action="store_true", help="skip the quality gate")
     parser.add_argument("--accept-degradation", action="store_true", help="write OUT even if the gate fails")

@@ -140,13 +140,17 @@ def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, *notes: str, c
     """One model with its parameters, the beginning of its manifest's SHA-256, and the engine's ``notes``.
 
     ``cpu`` is the name of a CPU's instructions for INT8; None means this machine's CPU. If the CPU has no
-    VNNI, the text describes the cost.
+    VNNI, the text describes the cost. Graphs that ``antiphon quantize --here`` chose are named by stage, with
+    the processor that they were chosen on.
     """
     digest = checkpoint.digest[:DIGEST_DIGITS]
     files = f"files {digest}" if digest else "files without a manifest"
     instruction_set = instructions() if cpu is None else cpu
     if (info.name, info.device) == ("onnx", "cpu") and instruction_set.endswith("without VNNI"):
         notes = (*notes, f"{instruction_set}: {WITHOUT_VNNI}")
+    recipe = checkpoint.quantization_for(info.name)
+    if recipe is not None and (processor := recipe.options.get("processor")):
+        notes = (*notes, f"{recipe.scheme}, chosen on {processor}")
     threads = f" ({info.threads})" if info.threads else ""
     parameters = info.spec.parameters
     size = f"{parameters / 1e9:.2f} B" if parameters >= 5e8 else f"{parameters / 1e6:.1f} M"
