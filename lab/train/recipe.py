@@ -166,6 +166,7 @@ class Recipe:
         many = ["--utterances", str(scale.utterances), *self._threads]
         more_voices = [f"--{name}" for name in self.further]
         codes = ["--codec", self._codec, "--out"]
+        copies = ["--copies", str(scale.copies)]
         return [
             (
                 "questions",
@@ -177,7 +178,7 @@ class Recipe:
                 questions.main,
                 ["--held-out", "--shards", str(scale.test_shards), *many, "--out", f"{asked}-test"],
             ),
-            ("codes", segments.main, ["--questions", asked, *codes, heard]),
+            ("codes", segments.main, ["--questions", asked, *copies, *codes, heard]),
             (
                 "held-out codes",
                 segments.main,
@@ -246,7 +247,7 @@ class Recipe:
     def _listener_stages(self) -> list[Stage]:
         """The recogniser, which starts with the talker's input layers and uses its training data."""
         asked, heard, times = self._at("questions"), self._at("segments"), self._at("word-times")
-        codes, starts = [heard], [times]
+        codes, starts, copies = [heard], [times], ["--copies", str(self.scale.copies)]
         tests, test_times = [f"{heard}-test/0000.npz"], [f"{times}-test/0000.npz"]
         whole = list[str]()
         if self.material:
@@ -256,7 +257,7 @@ class Recipe:
             test_times.append(self._at("natural-times-test/0000.npz"))
             whole = ["--remember", "--stretches", self._at("stretches")]
         return [
-            ("word times", word_times.main, ["--questions", asked, "--out", times]),
+            ("word times", word_times.main, ["--questions", asked, *copies, "--out", times]),
             (
                 "held-out word times",
                 word_times.main,

@@ -3,7 +3,8 @@
 Usage: python -m lab.train.segments --questions out/train/questions --codec out/train/codec \\
            --out out/train/segments
 
-Held-out questions (--held-out) keep the colour of their voice, and have held-out surroundings. Existing
+A copy of a shard (--copies) has the same questions in other surroundings, at a twentieth of the cost of new
+ones. Held-out questions (--held-out) keep the colour of their voice, and have held-out surroundings. Existing
 shards are kept. Two processes share the work with --part 0/2 and --part 1/2. Composing codes is valid because
 the small codec looks back two seconds at most (its transformer's context is 25 frames).
 """
@@ -29,7 +30,7 @@ from lab.train.codec import load_mimi
 from lab.train.music import music
 from lab.train.outside import INTENTS as OUTSIDE
 from lab.train.questions import Utterance, read_shard
-from lab.train.shards import shards_in
+from lab.train.shards import copies_of
 from lab.train.surroundings import Surroundings
 
 FRAME_SAMPLES = 1920
@@ -210,6 +211,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--questions", type=Path, required=True, help="folder made by lab.train.questions")
     parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--copies", type=int, default=1, help="of each shard, all different [%(default)s]")
     parser.add_argument("--held-out", action="store_true", help="no voice gets another colour")
     parser.add_argument("--part", default="0/1", help="this process's share: I/N")
     options = parser.parse_args(argv)
@@ -219,8 +221,8 @@ def main(argv: list[str] | None = None) -> int:
     mimi = load_mimi(options.codec)
     mimi.eval()
     start_s, made = time.monotonic(), 0
-    for seed, source in list(enumerate(shards_in(options.questions)))[share::shares]:
-        path = options.out / source.name
+    for seed, name, source in copies_of(options.questions, options.copies)[share::shares]:
+        path = options.out / name
         if path.exists():
             continue
         make_shard(path, source, seed, mimi, held_out=options.held_out)

@@ -34,7 +34,7 @@ from lab.train.outside import WORDLESS
 from lab.train.passages import DELAY_FRAMES, FRAME_RATE, Passage, pause_labels, text_stream
 from lab.train.questions import Utterance, audible, read_shard
 from lab.train.segments import EQUALISED, FRAME_SAMPLES, CodeArray, encode
-from lab.train.shards import shards_in
+from lab.train.shards import copies_of
 from lab.train.surroundings import LINES, Surroundings
 from lab.train.talker_tokenizer import TalkerTokenizer
 from lab.train.throats import Throat
@@ -58,8 +58,6 @@ IS_QUIET: Final = 0.5
 """Share of the stretches with only the room's faint noise; others also have a noise, a room or a line."""
 NARROW: Final = 0.3
 """Share of the quiet stretches over a telephone or through a small microphone."""
-COPY: Final = 1000
-"""Shards of one copy have numbers below this; the next copy's begin with it."""
 ROOM_DB: Final = (-80.0, -40.0)
 LEAST_SNR_DB: Final = 15.0
 """Least signal-to-noise ratio: a faint voice has a fainter room."""
@@ -286,12 +284,8 @@ def main(argv: list[str] | None = None) -> int:
     mimi = load_mimi(options.codec)
     mimi.eval()
     start_s = time.monotonic()
-    sources = shards_in(options.questions)
-    numbered = [
-        (COPY * copy + seed, one) for copy in range(options.copies) for seed, one in enumerate(sources)
-    ]
-    for seed, source in numbered[share::shares]:
-        path = options.out / f"{seed:04d}.npz"
+    for seed, name, source in copies_of(options.questions, options.copies)[share::shares]:
+        path = options.out / name
         if not path.exists():
             count = make_shard(path, source, seed, mimi)
             sys.stderr.write(f"{path.name}: {count} stretches, {time.monotonic() - start_s:.0f} s\n")

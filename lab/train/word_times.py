@@ -3,7 +3,8 @@
 Usage: python -m lab.train.word_times --questions out/train/questions --out out/train/word-times
 
 Every synthesiser takes the same time for the same text, so no recognition is needed. Existing shards are
-kept. Each shard names its utterances in the order in which lab.train.segments encodes them.
+kept. Each shard names its utterances in the order in which lab.train.segments encodes them; for the copies of
+a shard (--copies, as there) they are put into another order.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from lab.train.questions import QUIET, Utterance, read_shard
 from lab.train.rhvoice import SAMPLE_RATE as RHVOICE_RATE
 from lab.train.rhvoice import RHVoice
 from lab.train.segments import FRAME_SAMPLES, Segment, encoding_order
-from lab.train.shards import shards_in
+from lab.train.shards import COPY, copies_of
 from lab.train.synthetic_voices import SAMPLE_RATE, Voice
 
 FRAME_S = FRAME_SAMPLES / SAMPLE_RATE
@@ -144,13 +145,19 @@ def _phones(voice: Voice, text: str, wav: Path) -> list[tuple[str, float]]:
     return [(phone, float(end)) for end, _, phone in columns]
 
 
-def make_shard(path: Path, source: Path, seed: int, listener: Listener) -> int:
-    """Write the times of one shard of questions; returns the number of utterances that could not be timed."""
-    utterances = read_shard(source)
-    spoken = [listener.times(one) for one in utterances]
-    order = encoding_order(len(utterances), seed)
-    pairs = [(spoken[index], index) for scene in order for index in scene]
-    flat = [one for one, _ in pairs]
+def as_encoded(spoken: Sequence[Spoken], seed: int) -> list[Spoken]:
+    """The times of a shard's utterances in the order of their segments with this seed."""
+    return [spoken[index] for scene in encoding_order(len(spoken), seed) for index in scene]
+
+
+def as_spoken(times: Sequence[Spoken], seed: int) -> list[Spoken]:
+    """The times of segments with this seed in the order of the shard's utterances."""
+    order = [index for scene in encoding_order(len(times), seed) for index in scene]
+    return [one for _, one in sorted(zip(order, times, strict=True), key=lambda pair: pair[0])]
+
+
+def write_word_times(path: Path, flat: Sequence[Spoken]) -> None:
+    """Write the times of a shard's segments, in their order."""
     part = path.with_suffix(".part.npz")
     np.savez(
         part,
@@ -159,7 +166,6 @@ def make_shard(path: Path, source: Path, seed: int, listener: Listener) -> int:
         starts_s=np.array([start for one in flat for start in one.starts_s], np.float32),
     )
     part.replace(path)
-    return sum(not one.starts_s and utterances[index].turn.intent not in WORDLESS for one, index in pairs)
 
 
 def read_word_times(path: Path) -> list[Spoken]:
@@ -204,18 +210,24 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--questions", type=Path, required=True, help="folder made by lab.train.questions")
+    parser.add_argument("--copies", type=int, default=1, help="of each shard [%(default)s]")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(argv)
     options.out.mkdir(parents=True, exist_ok=True)
     listener, start_s, made = Listener(), time.monotonic(), 0
-    for seed, source in enumerate(shards_in(options.questions)):
-        path = options.out / source.name
+    for seed, name, source in copies_of(options.questions, options.copies):
+        path, first = options.out / name, options.out / source.name
         if path.exists():
             continue
-        unknown = make_shard(path, source, seed, listener)
+        if first.exists():
+            spoken = as_spoken(read_word_times(first), seed % COPY)
+        else:
+            spoken = [listener.times(one) for one in read_shard(source)]
+        write_word_times(path, as_encoded(spoken, seed))
         made += 1
+        unknown = sum(not one.starts_s for one in spoken)
         sys.stderr.write(
-            f"{path.name}: {unknown} not timed; {made} shards in {time.monotonic() - start_s:.0f} s\n"
+            f"{name}: {unknown} without times; {made} shards in {time.monotonic() - start_s:.0f} s\n"
         )
     return 0
 

@@ -16,13 +16,15 @@ import parselmouth
 import pytest
 
 from conftest import NO_RHVOICE
+from lab.tests.train.made_up import TINY
+from lab.train import segments, word_times
 from lab.train.domain import Domain, Turn
-from lab.train.questions import Asked, Utterance, plan, stretched, trim
+from lab.train.questions import Asked, Utterance, plan, stretched, trim, write_shard
 from lab.train.rhvoice import BLOCK_SAMPLES, RHVoice, _within_blocks, require_rhvoice
-from lab.train.segments import Segment
+from lab.train.segments import GROUP, Segment, read_segments
 from lab.train.synthetic_voices import Voice, speak
 from lab.train.throats import Throat
-from lab.train.word_times import Listener, Spoken, check_fit, starts_by_phones
+from lab.train.word_times import Listener, Spoken, check_fit, read_word_times, starts_by_phones
 
 QUESTION = "what is two plus three"
 VOICES = [
@@ -44,6 +46,38 @@ def test_a_segment_bounds_where_its_utterance_begins() -> None:
         start, word = Spoken(frames * 0.08, (0.0, 0.4)).starts_in(segment)
         assert abs(start - at) <= 0.5
         assert word - start == pytest.approx(5.0)
+
+
+def test_the_times_of_a_copy_are_those_of_its_segments_and_spoken_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    said = [
+        Utterance(
+            Turn("words", " ".join(["two"] * (1 + place % 3)), "", False),
+            Voice("kokoro", "af_heart"),
+            1.0,
+            (rng.standard_normal(4000 * (2 + place)) * 0.1).astype(np.float32),
+            tuple(0.1 * word for word in range(1 + place % 3)),
+        )
+        for place in range(GROUP + 2)
+    ]
+    asked, codes, times = (tmp_path / name for name in ("questions", "segments", "word-times"))
+    asked.mkdir()
+    write_shard(asked / "0000.npz", said)
+    copies = ["--questions", str(asked), "--copies", "2", "--out"]
+    assert segments.main([*copies, str(codes), "--codec", str(TINY)]) == 0
+    assert word_times.main(["--questions", str(asked), "--out", str(times)]) == 0
+    monkeypatch.setattr(Listener, "times", lambda *_: pytest.fail("spoken again"))
+    assert word_times.main([*copies, str(times)]) == 0
+    orders = []
+    for name in ("0000.npz", "1000.npz"):
+        scenes, _ = read_segments(codes / name)
+        encoded = [one for scene in scenes for one in scene.segments]
+        check_fit(encoded, read_word_times(times / name), times / name)
+        orders.append([one.end - one.start for one in encoded])
+    assert orders[0] != orders[1]
+    assert sorted(orders[0])[-1] == pytest.approx(sorted(orders[1])[-1], abs=1)
 
 
 def test_times_of_other_segments_are_refused() -> None:
