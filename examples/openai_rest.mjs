@@ -9,7 +9,7 @@ import OpenAI from "openai";
 const [recording, baseURL] = process.argv.slice(2);
 const client = new OpenAI({ baseURL, apiKey: "any key" });
 
-const speech = await client.audio.speech.create({ model: "tiny-tts", voice: "thomas", input: "my name is robin" });
+const speech = await client.audio.speech.create({ model: "tiny-tts", voice: "thomas", input: "what is five plus four" });
 writeFileSync("speech.mp3", Buffer.from(await speech.arrayBuffer()));
 
 const file = createReadStream(recording);

@@ -13,7 +13,7 @@ recording, url = sys.argv[1:]
 client = OpenAI(base_url=url, api_key="any key")
 
 with client.audio.speech.with_streaming_response.create(
-    model="tiny-tts", voice="thomas", input="my name is robin", response_format="mp3"
+    model="tiny-tts", voice="thomas", input="what is five plus four", response_format="mp3"
 ) as speech:
     speech.stream_to_file("speech.mp3")
 

@@ -202,7 +202,7 @@ def test_a_bad_file_says_what_is_wrong(text: str, sentence: str, tmp_path: Path)
         (["--agent-port", "8999"], "unknown option '--agent-port'; it is called --free-rows-port now"),
         (["--slot", "4"], "unknown option '--slot'; did you mean '--slots'?"),
         (["--prot=4"], "unknown option '--prot'; did you mean '--port'?"),
-        (["here"], "unknown option 'here'; options start with --"),
+        (["here"], "unknown option 'here'; options start with --; for a model: --model here"),
         (["--port", "x"], "port is 'x', a whole number is needed"),
         (["--drain-timeout-s", "-1"], "limits.drain_timeout_s is -1.0, at least 0 is needed"),
         (["--port", "70000"], "port is 70000, 0 to 65535 are allowed"),

@@ -219,7 +219,8 @@ def test_unknown_model_lists_what_there_is(ref: str, hint: str) -> None:
     with pytest.raises(CheckpointNotFoundError) as refused:
         load_checkpoint(ref)
     assert str(refused.value) == (
-        f"no model '{ref}'{hint}: it is no folder, and the built-in ones are {', '.join(BUILTIN)}"
+        f"no model '{ref}'{hint}: it is no folder, and the built-in ones are {', '.join(BUILTIN)}; "
+        "antiphon models lists others"
     )
 
 

@@ -257,7 +257,7 @@ def judge(what: str, found: Found) -> DoctorLine:
     """The line for a measurement of the model ``what``."""
     words = (
         f"{what}: {found.slots} calls at once; a tick of their ready rows takes {found.p99_ms:.1f} ms "
-        f"(p99 of {len(found.turn.tick_s)}), the most is {found.limit_ms:.0f}"
+        f"(p99 of {len(found.turn.tick_s)} ticks); the limit is {found.limit_ms:.0f} ms"
     )
     if found.is_in_time:
         return DoctorLine("model", DoctorState.OK, words)

@@ -66,5 +66,6 @@ def load_checkpoint(ref: str, *, is_confined: bool = False) -> Checkpoint:
         return read_checkpoint(Folder(folder, bound if is_confined else None), ref)
     near = f"; on the hub it would be {HUB_PREFIX}{ref}" if ref.count("/") == 1 else hint(ref, BUILTIN)
     raise CheckpointNotFoundError(
-        f"no model '{ref}'{near}: it is no folder, and the built-in ones are {', '.join(BUILTIN)}"
+        f"no model '{ref}'{near}: it is no folder, and the built-in ones are {', '.join(BUILTIN)}; "
+        "antiphon models lists others"
     )

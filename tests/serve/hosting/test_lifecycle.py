@@ -99,7 +99,10 @@ async def test_a_second_signal_ends_it_at_once(split: tuple[str, str]) -> None:
         server.signal(signal.SIGINT)
         assert (await stock.closed()).code == 1001
         assert await server.exit_code() == 130
-        assert "Traceback" not in await server.log()
+        log = await server.log()
+        assert "a second signal ends the calls at once" in log
+        assert "event=drained cut=1" in log
+        assert "Traceback" not in log
 
 
 @pytest.mark.parametrize("split", ["0", "2"], indirect=True)

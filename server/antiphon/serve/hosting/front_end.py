@@ -371,7 +371,7 @@ async def drain(
     calls: set[Call] = services.calls
     engines = [model.engine for model in services.models if model.engine.health().alive]
     if engines:
-        log.info("draining", calls=len(calls), limit_s=limit_s)
+        log.info("draining: a second signal ends the calls at once", calls=len(calls), limit_s=limit_s)
         for call in tuple(calls):
             if not (target and call.can_move):
                 _announce(call, limit_s, log)
@@ -395,10 +395,11 @@ async def drain(
                 services.changed.clear()
                 await services.changed.wait()
     error: AntiphonError = DrainingError(f"the server is shutting down; calls had {limit_s:g} s to finish")
+    cut = len(calls)
     if not alive():
         error = SessionFailedError(services.models.first.engine.health().detail)
     await close_calls(app, error)
-    log.info("drained", cut=len(calls))
+    log.info("drained", cut=cut)
 
 
 def _announce(call: Call, limit_s: float, log: Log) -> None:

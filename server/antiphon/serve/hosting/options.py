@@ -113,7 +113,11 @@ def parse_command_line(argv: Sequence[str]) -> ServerConfig:
         if constant := constants(ServerConfig).get(word.removeprefix("--").replace("-", "_")):
             raise refusal_of(constant, word)
         flags = [*(info.flag for info in known.values()), "--config", "--tune", "--help", "--help-all"]
-        hint = right_name(word, flags) if word.startswith("-") else "options start with --"
+        hint = (
+            right_name(word, flags)
+            if word.startswith("-")
+            else f"options start with --; for a model: --model {word}"
+        )
         raise ConfigError(f"unknown option '{word}'; {hint}")
     values = vars(given)
     table = load_file(values.pop("config")) if "config" in values else {}
