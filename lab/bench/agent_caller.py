@@ -1,4 +1,4 @@
-"""A caller of a voice agent over OpenAI Realtime: speaks and plays in real time, and records times.
+"""A caller of a voice agent over OpenAI Realtime, which sends and plays audio in real time and records times.
 
 Its player plays received audio at once, and drops the rest when the server reports speech, as stock clients
 do. Times are seconds of ``time.monotonic``.
@@ -51,12 +51,12 @@ class Question:
 
 
 def loud_blocks(pcm: FloatArray) -> list[bool]:
-    """Whether each block of 10 ms is speech."""
+    """Return for each block of 10 ms whether it is loud enough to be speech."""
     return Loudness(RATE).feed(pcm, LEVEL_DBFS)
 
 
 def questions() -> list[Question]:
-    """The clips of the clients, without the silence around them."""
+    """Return the clips of the client package as questions, without the silence around them."""
     files = {Path(clip.name).stem: Path(str(clip)) for clip in default_clips()}
     found = []
     for name, (words, _) in QUESTIONS.items():
@@ -67,7 +67,8 @@ def questions() -> list[Question]:
 
 
 def with_pause(pcm: FloatArray, pause_ms: int) -> FloatArray:
-    """Speech whose longest quiet stretch between a third and two thirds of it lasts ``pause_ms``."""
+    """Return the speech with its longest quiet stretch, in the middle third, lengthened to at least
+    ``pause_ms``."""
     loud = np.array(loud_blocks(pcm))
     first, last = loud.size // 3, 2 * loud.size // 3
     starts = [at for at in range(first, last) if not loud[at] and loud[at - 1]]
@@ -79,7 +80,7 @@ def with_pause(pcm: FloatArray, pause_ms: int) -> FloatArray:
 
 @dataclass
 class HeardReply:
-    """One reply as its caller receives and plays it.
+    """One reply as the caller receives and plays it.
 
     ``words`` have the sample of the reply after which the server reported each: their ends. ``stopped_s`` is
     when the rest was dropped.
@@ -95,7 +96,7 @@ class HeardReply:
     status: str = ""
 
     def take(self, data: bytes, now_s: float) -> None:
-        """Add sound, 16-bit samples, which is played at once, or after the sound that is playing."""
+        """Add sound, 16-bit samples. It is played at once, or after the sound that is playing."""
         if not self.samples:
             self.first_s = now_s
         self.pieces.append(data)
@@ -104,45 +105,45 @@ class HeardReply:
         self.last_s, self.end_s = now_s, begin_s + len(data) / 2 / RATE
 
     def stop(self, now_s: float) -> None:
-        """Stop playback, since the caller speaks: the rest is not played."""
+        """Stop playback, since the caller speaks: the rest of the reply is not played."""
         if now_s < self.end_s:
             self.stopped_s = min(self.stopped_s, now_s)
 
     @property
     def played_to_s(self) -> float:
-        """The time at which its last sound was played."""
+        """The time at which the last sample of the reply that was played ends."""
         return min(self.end_s, self.stopped_s)
 
     @property
     def played(self) -> int:
-        """Samples of it that were played."""
+        """The number of samples of the reply that were played."""
         return self.samples - max(0, math.ceil((self.end_s - self.played_to_s) * RATE))
 
     @property
     def heard_words(self) -> list[str]:
-        """The words that were played to their ends."""
+        """The words of the reply that were played to their ends."""
         return [word for word, end in self.words if end <= self.played]
 
     @property
     def text(self) -> str:
-        """Its transcript."""
+        """The transcript of the reply."""
         return " ".join(word for word, _ in self.words)
 
     @property
     def pcm(self) -> FloatArray:
-        """Its sound, float32 ``[samples]``."""
+        """The sound of the reply, float32 ``[samples]``."""
         return np.frombuffer(b"".join(self.pieces), "<i2").astype(np.float32) / np.float32(32768)
 
     @property
     def audible_s(self) -> float:
-        """The time at which its first audible sound was played; NaN if there is none."""
+        """The time at which the first audible sound of the reply was played; NaN if there is none."""
         loud = loud_at(self.pcm)
         return self.first_s + int(loud[0]) / RATE if loud.size else math.nan
 
 
 class AgentCaller:
-    """One call. ``replies`` are all that began; ``stopped_s`` is when the server reported the end of a
-    turn."""
+    """One call of a voice agent. ``replies`` are all replies that began; ``stopped_s`` is when the server
+    reported the end of the caller's turn."""
 
     def __init__(self, ws: aiohttp.ClientWebSocketResponse, name: str) -> None:
         """Speak over ``ws``; the text model gets ``name`` as its instructions."""
@@ -157,17 +158,17 @@ class AgentCaller:
         self._has_settings = self._is_over = False
 
     def say(self, pcm: FloatArray) -> float:
-        """Say this next; returns the time of its first sample."""
+        """Queue this sound to be sent next; returns the time at which its first sample is sent."""
         begin_s = self._start_s + (self._sent + self._to_say.size) / RATE
         self._to_say = np.concatenate([self._to_say, pcm])
         return begin_s
 
     async def send(self, kind: str, **fields: Any) -> None:
-        """Send one event."""
+        """Send one event of OpenAI Realtime to the server."""
         await self.ws.send_str(json.dumps({"type": kind, **fields}))
 
     async def until(self, is_met: Callable[[], bool], seconds: float) -> bool:
-        """Wait for a condition; returns whether it came true in time.
+        """Wait for a condition; returns whether it became true within ``seconds``.
 
         Raises:
             CallError: the call is over.
@@ -246,7 +247,8 @@ class AgentCaller:
 async def calling(
     http: aiohttp.ClientSession, url: str, name: str, *, agent: str = "assistant", stt: str = "tiny-stt"
 ) -> AsyncIterator[AgentCaller]:
-    """A call to an agent with the recogniser ``stt``, with silence until something is said.
+    """Open a call to an agent with the recogniser ``stt``; the caller sends silence while no speech is
+    queued.
 
     Raises:
         aiohttp.ClientError: the server refuses it.
@@ -266,5 +268,6 @@ async def calling(
 
 
 def at_any_phase(chance: random.Random, pcm: FloatArray) -> FloatArray:
-    """Speech after less silence than an event has, so that it is at a random phase of the server's frames."""
+    """Return the speech after a random silence shorter than an event, for a random phase of the server's
+    frames."""
     return np.concatenate([np.zeros(chance.randrange(STEP), np.float32), pcm])

@@ -61,9 +61,9 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """One interruption. ``sent_ms`` and ``played_ms``: the last sound received and the last sound played,
-    after 200 ms of speech. ``heard`` are the words that were played, ``kept`` those of the history.
-    """
+    """One interruption. ``sent_ms`` and ``played_ms`` are the times of the last sound received and of the
+    last sound played, counted from 200 ms of speech. ``heard`` are the played words, ``kept`` the words in
+    the history."""
 
     sent_ms: float
     played_ms: float
@@ -72,13 +72,13 @@ class Interruption:
 
     @property
     def unheard(self) -> int:
-        """Words of the history that were not played."""
+        """The number of words in the history that were not played."""
         return sum(word not in self.heard for word in self.kept)
 
 
 async def answered(caller: AgentCaller, replies: int, clips: Sequence[Question]) -> None:
-    """Wait for the sound of another reply after this number of replies; without one, ask again, three times
-    at most.
+    """Wait for the sound of another reply than the first ``replies`` replies; without one, ask again, at most
+    three times.
 
     Raises:
         CallError: no answer came.
@@ -96,7 +96,8 @@ async def answered(caller: AgentCaller, replies: int, clips: Sequence[Question])
 async def interrupt(
     caller: AgentCaller, tap: TextTap, chance: random.Random, clips: Sequence[Question]
 ) -> Interruption | None:
-    """Let the current answer play for a while, and ask the next question; None if all was played."""
+    """Let the current answer play for a while, and ask the next question; None if the answer was played to
+    its end."""
     reply, number = caller.replies[-1], len(caller.replies)
     before = tap.requests[caller.name][-1].said
     await asyncio.sleep(chance.uniform(0, LATEST_S))
@@ -116,7 +117,7 @@ async def interrupt(
 
 
 async def talk(url: str, tap: TextTap, number: int, settings: Settings) -> list[Interruption]:
-    """Run one caller's interruptions."""
+    """Run one caller's interruptions, and return them."""
     chance, found = random.Random(number), list[Interruption]()
     wanted, clips = -(-settings.interruptions // settings.calls), questions()
     async with aiohttp.ClientSession() as http:
@@ -133,14 +134,14 @@ async def talk(url: str, tap: TextTap, number: int, settings: Settings) -> list[
 
 
 async def measure(settings: Settings) -> Values:
-    """Run all interruptions of all callers."""
+    """Run the interruptions of all callers, and return the results."""
     async with agent_latency.served(agent_latency.Settings(), settings.calls, ANSWER) as (server, tap):
         talks = (talk(server.url, tap, number, settings) for number in range(settings.calls))
         return {"interruptions": [asdict(it) for found in await asyncio.gather(*talks) for it in found]}
 
 
 def render(values: Values) -> str:
-    """The report in Markdown."""
+    """Return the report in Markdown."""
     found = [Interruption(**it) for it in values["attempts"]["interruptions"]["interruptions"]]
     rows = [
         f"| {name} | {it.p50:.0f} | {it.p95:.0f} | {it.max:.0f} |\n"
@@ -161,7 +162,7 @@ def render(values: Values) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, then write JSON and text; 1 if the history has a word that was not played."""
+    """Measure, and write JSON and text; returns 1 if the history has a word that was not played."""
     parser = argparse.ArgumentParser(
         prog="lab.bench.agent_interrupts", description=(__doc__ or "").partition("\n")[0]
     )

@@ -90,7 +90,7 @@ class Turn:
 
 
 async def ask(caller: AgentCaller, tap: TextTap, asked: FloatArray) -> Turn:
-    """Ask a question, and wait for the end of the answer."""
+    """Ask a question, wait for the end of the answer, and return the times of the turn."""
     stops, replies = len(caller.stopped_s), len(caller.replies)
     ended_s = caller.say(asked) + asked.size / RATE
     await asyncio.sleep(max(0.0, ended_s - time.monotonic()))
@@ -116,7 +116,7 @@ async def ask(caller: AgentCaller, tap: TextTap, asked: FloatArray) -> Turn:
 
 
 async def talk(url: str, tap: TextTap, number: int, settings: Settings) -> list[Turn]:
-    """One call of several turns, without the first."""
+    """Run one call of several turns; returns all turns but the first, which is not counted."""
     chance, turns = random.Random(number), list[Turn]()
     clips = [with_pause(it.pcm, settings.pause_ms) for it in questions()]
     async with aiohttp.ClientSession() as http:
@@ -132,8 +132,8 @@ async def talk(url: str, tap: TextTap, number: int, settings: Settings) -> list[
 
 @asynccontextmanager
 async def served(settings: Settings, calls: int, answer: str) -> AsyncIterator[tuple[RunningServer, TextTap]]:
-    """An agent's server, and the recorder before its text model: the given one, or one that answers at
-    once."""
+    """Run an agent's server, and a recorder in front of its text model, which is the given one or one that
+    gives ``answer`` at once."""
     async with TextModelServer(usual=says(answer)).serve() as scripted:
         tap = TextTap(settings.llm or scripted.url)
         models = ("--model", settings.stt, "--model", settings.tts)
@@ -142,7 +142,7 @@ async def served(settings: Settings, calls: int, answer: str) -> AsyncIterator[t
 
 
 async def measure(calls: int, settings: Settings) -> Values:
-    """All turns of a number of simultaneous calls, and the server's own means, in ms."""
+    """Run ``calls`` simultaneous calls; returns the times of all turns and the server's own means, in ms."""
     async with served(settings, calls, ANSWER) as (server, tap):
         talks = (talk(server.url, tap, number, settings) for number in range(calls))
         turns = [turn for found in await asyncio.gather(*talks) for turn in found]
@@ -153,7 +153,7 @@ async def measure(calls: int, settings: Settings) -> Values:
 
 
 def mean_ms(metrics: str, name: str) -> float | None:
-    """The mean of a histogram of the agent, in ms; None without a value."""
+    """Return the mean of a histogram of the agent in ms; None without a value."""
     total, count = (
         sum(float(it) for it in re.findall(rf"^antiphon_agent_{name}_seconds_{end}\S* (\S+)", metrics, re.M))
         for end in ("sum", "count")
@@ -162,7 +162,7 @@ def mean_ms(metrics: str, name: str) -> float | None:
 
 
 def line(part: str, turns: Sequence[Turn]) -> str:
-    """A row of the table: percentiles, and the share of decision and wait together."""
+    """Return a row of the table: percentiles, and the percentage that a part has of decision and wait."""
     found = Distribution.of([getattr(turn, part) for turn in turns])
     if found is None:
         return f"| {part} | | | | |"
@@ -174,7 +174,7 @@ def line(part: str, turns: Sequence[Turn]) -> str:
 
 
 def render(values: Values) -> str:
-    """The report in Markdown."""
+    """Return the report in Markdown."""
     settings = values["settings"]
     pause = f", each question with a pause of {settings['pause_ms']} ms" if settings["pause_ms"] else ""
     text_model = settings["llm"] or "a text model that answers at once"

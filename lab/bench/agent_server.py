@@ -1,4 +1,5 @@
-"""A server with a voice agent in a separate process, for benchmarks whose text model is in this one."""
+"""A server with a voice agent in a separate process, for benchmarks that run the text model in their own
+process."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from lab.bench.harness import RunningServer, running_server, serve_command
 
 @asynccontextmanager
 async def agent_server(llm: str, *options: str, slots: int) -> AsyncIterator[tuple[RunningServer, Path]]:
-    """The server with the agent ``assistant``, and its log; ``options`` name its models.
+    """Run a server with the agent ``assistant``; yields it and the path of its log. ``options`` name its
+    models.
 
     This process's loop runs while it starts, since the server queries the text model.
 

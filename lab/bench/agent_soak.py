@@ -65,13 +65,13 @@ FAULTS: Final[Mapping[str, Answer]] = MappingProxyType(
 
 @dataclass
 class Talks:
-    """The agents' calls so far, by the outcome of calls and replies."""
+    """The agents' calls so far: the numbers of replies and of ended calls by outcome."""
 
     replies: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
 
     async def call_again(self, http: aiohttp.ClientSession, url: str, number: int) -> None:
-        """One caller's calls, one after the other."""
+        """Run one caller's calls, one after the other."""
         chance, clips = random.Random(number), questions()
         while True:
             until_s = time.monotonic() + chance.uniform(*CALL_S)
@@ -91,7 +91,7 @@ class Talks:
 
 
 async def say_something(caller: AgentCaller, chance: random.Random, clips: Sequence[Question]) -> None:
-    """Ask; then wait for the answer, or talk or cancel at a random moment of it."""
+    """Ask a question; then wait for the answer, or interrupt or cancel it at a random moment."""
     number = len(caller.replies)
     caller.say(at_any_phase(chance, chance.choice(clips).pcm))
     if chance.random() < 0.5:
@@ -104,7 +104,7 @@ async def say_something(caller: AgentCaller, chance: random.Random, clips: Seque
 
 
 async def fail_at_random(text: TextModelServer, chance: random.Random) -> None:
-    """Keep the text model's next answers mixed, and clear its recorded requests."""
+    """Keep the text model supplied with randomly chosen next answers, and clear its recorded requests."""
     faults = list(FAULTS.values())
     while True:
         while len(text.answers) < 20:
@@ -115,7 +115,7 @@ async def fail_at_random(text: TextModelServer, chance: random.Random) -> None:
 
 
 async def settled(watch: Watch, http: aiohttp.ClientSession) -> Sample:
-    """A sample of the server once its rows are free, or after a minute."""
+    """Return a sample of the server once its rows are free, or after a minute."""
     give_up_s = time.monotonic() + SETTLE_S
     while (idle := await watch.sample(http)).rows and time.monotonic() < give_up_s:  # noqa: ASYNC110
         await asyncio.sleep(1.0)
@@ -142,7 +142,7 @@ async def load(
 
 
 async def soak(seconds: float, agents: int, callers: int) -> tuple[Values, list[Sample]]:
-    """The whole run."""
+    """Run the soak; returns the results and the samples of the server."""
     text, talks = TextModelServer(), Talks()
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     models = [part for name in ("tiny", "tiny-stt", "tiny-tts") for part in ("--model", name)]
@@ -178,7 +178,8 @@ async def soak(seconds: float, agents: int, callers: int) -> tuple[Values, list[
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run, write JSON and plot; 1 if a frame was lost, a row was leaked, or the server had an error."""
+    """Run, write JSON and plot; returns 1 if a frame was lost, a row was leaked, or the server had an
+    error."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("seconds", nargs="?", type=float, default=2700.0, help="[%(default)s]")
     parser.add_argument("--agents", type=int, default=4, help="callers of the agent [%(default)s]")

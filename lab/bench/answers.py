@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(results: Results, settings: Settings) -> None:
-    """Measure every form, saving each result at once."""
+    """Measure every form, and save each result at once."""
     warn_if_busy()
     for form in settings.forms:
         with tempfile.TemporaryDirectory() as scratch:
@@ -91,7 +91,7 @@ def run(results: Results, settings: Settings) -> None:
 
 
 def ask(settings: Settings, form: str, scratch: Path) -> Values:
-    """One form's marks, question by question, and its size."""
+    """Measure one form: whether each question is answered correctly, and the size of the form."""
     model = settings.model
     if form != AS_SHIPPED:
         model = str(scratch)
@@ -115,7 +115,8 @@ def ask(settings: Settings, form: str, scratch: Path) -> Values:
 
 
 def mark_part(settings: Settings, model: str, part: int) -> tuple[list[bool], Values]:
-    """Run a part of the questions on a model in a separate process; also returns the model's facts.
+    """Ask a part of the questions in a separate process; returns whether each is answered correctly, and the
+    model's facts.
 
     Raises:
         BenchError: the model has no language model, or no tokenizer.
@@ -140,7 +141,7 @@ def mark_part(settings: Settings, model: str, part: int) -> tuple[list[bool], Va
 
 
 def interval(right: int, asked: int) -> tuple[float, float]:
-    """The 95 % confidence interval of the share, after Wilson (1927)."""
+    """Return the 95 % confidence interval of the share ``right / asked``, after Wilson (1927)."""
     share, spread = right / asked, Z_95**2 / asked
     middle = (share + spread / 2) / (1 + spread)
     half = Z_95 / (1 + spread) * math.sqrt(share * (1 - share) / asked + spread / asked / 4)
@@ -148,7 +149,7 @@ def interval(right: int, asked: int) -> tuple[float, float]:
 
 
 def render(values: Values) -> str:
-    """The result as text."""
+    """Return the result as text."""
     settings, attempts = values["settings"], values["attempts"]
     first = next(iter(attempts.values()))["right"]
     lines = [

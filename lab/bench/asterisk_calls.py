@@ -139,7 +139,7 @@ Content-Length: 0
 
 
 def telephone_call(folder: Path, question: FloatArray, sip: int) -> Values:
-    """Call by SIP, say the question, and compare what the telephone gets with it.
+    """Make a SIP call, send the question, and compare what the telephone receives with the question.
 
     Raises:
         BenchError: the call failed.
@@ -166,14 +166,14 @@ def telephone_call(folder: Path, question: FloatArray, sip: int) -> Values:
 
 
 def has_telephone(binary: Path) -> bool:
-    """Whether this Asterisk speaks SIP, and there is a telephone."""
+    """Whether this Asterisk supports SIP, and the SIP telephone (sipp) is installed."""
     module = binary.parents[1] / "lib/asterisk/modules/chan_pjsip.so"
     return module.exists() and shutil.which("sipp") is not None
 
 
 @contextmanager
 def asterisk_running(binary: Path, folder: Path, port: int, tcp: int, sip: int) -> Iterator[list[str]]:
-    """An Asterisk of its own; yields the command that controls it."""
+    """Run a separate Asterisk; yields the command that controls it."""
     own = folder / "etc"
     own.mkdir()
     library = binary.parents[1]
@@ -211,7 +211,7 @@ def asterisk_running(binary: Path, folder: Path, port: int, tcp: int, sip: int) 
 
 
 def likeness(heard: FloatArray, said: FloatArray) -> Values:
-    """The position of the question in the received audio, and its similarity, 1 if equal.
+    """Measure the position of the question in the received audio, and its similarity, 1 if equal.
 
     The null backend writes a stamp over the start of each frame: these samples are excluded, and ``share`` is
     the rest. The last two frames are not compared: they wait for audio that Asterisk no longer sends.
@@ -229,8 +229,8 @@ def likeness(heard: FloatArray, said: FloatArray) -> Values:
 
 
 def stamped(difference: FloatArray) -> NDArray[np.bool_]:
-    """The samples under stamps, bool ``[N]``: the same place of each frame, where the difference is
-    largest."""
+    """Find the samples under the null backend's stamps, bool ``[N]``: the stretch at the same place in each
+    frame where the difference is largest."""
     whole = difference[: difference.size // FRAME * FRAME].reshape(-1, FRAME)
     around = np.convolve(np.tile(np.median(np.abs(whole), 0), 3), np.ones(STAMP), "same")
     middle = int(np.argmax(around[FRAME : 2 * FRAME]))
@@ -240,7 +240,7 @@ def stamped(difference: FloatArray) -> NDArray[np.bool_]:
 
 
 def measure(binary: Path) -> Values:
-    """The question as each line brings it back."""
+    """Run a call over each line; returns for each the comparison of the echo with the question."""
     (port, tcp, sip), found = (free_port(), free_port(), free_port()), Values()
     question = read_audio(CLIP, RATE)
     with tempfile.TemporaryDirectory() as name:

@@ -1,4 +1,4 @@
-"""Attacks from one address against a server; each reports what it holds at its end."""
+"""Attacks from one address against a server; each returns what it still holds when it ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PIECE_S = 0.5
 
 @dataclass
 class Target:
-    """A server, and the length of an attack on it."""
+    """A server to attack, and the length of the attack in seconds."""
 
     host: str
     port: int
@@ -35,12 +35,12 @@ class Target:
     http: aiohttp.ClientSession
 
     def url(self, path: str, scheme: str = "ws") -> str:
-        """The address of a path."""
+        """Return the URL of a path on the server."""
         return f"{scheme}://{self.host}:{self.port}{path}"
 
     @property
     def end_s(self) -> float:
-        """The end of an attack that starts now."""
+        """The end time of an attack that starts now."""
         return asyncio.get_running_loop().time() + self.seconds
 
 
@@ -55,8 +55,8 @@ SPARE_FILES = 256
 
 
 async def trickle(target: Target, path: str, begin: list[Any], piece: Any) -> str:
-    """Sessions that send ``begin`` and then occasionally ``piece``, and answer pings; returns the number that
-    is held."""
+    """Open sessions that send ``begin`` and then occasionally ``piece``, and answer pings; returns how many
+    stay open."""
 
     async def say(ws: Socket, message: Any) -> None:
         await (ws.send_bytes(message) if isinstance(message, bytes) else ws.send_str(json.dumps(message)))
@@ -88,32 +88,32 @@ async def _drain(ws: Socket) -> None:
 
 
 def chat(target: Target) -> Awaitable[str]:
-    """A frame, then occasionally three bytes."""
+    """Hold sessions of ``/api/chat`` that send a frame, then occasionally three bytes."""
     frame, piece = (moshi.encode(moshi.Audio(bytes(size))) for size in (3840, 2))
     return trickle(target, "/api/chat?ext=1&format=pcm_s16le", [frame], piece)
 
 
 def recogniser(target: Target) -> Awaitable[str]:
-    """A frame, then occasionally a sample."""
+    """Hold sessions of a recogniser that send a frame, then occasionally a sample."""
     frame, piece = (kyutai.encode(kyutai.Audio(np.zeros(n, np.float32))) for n in (1920, 1))
     return trickle(target, kyutai.PATH, [frame], piece)
 
 
 def listener(target: Target) -> Awaitable[str]:
-    """A word, then spaces."""
+    """Hold sessions of a synthesiser that send a word, then spaces."""
     word, piece = (kyutai_tts.encode_client(kyutai_tts.Text(text)) for text in ("one ", " "))
     return trickle(target, f"{kyutai_tts.PATH}?format=PcmMessagePack", [word], piece)
 
 
 def live(target: Target) -> Awaitable[str]:
-    """OpenAI Live: occasionally a sample."""
+    """Hold sessions of OpenAI Live that occasionally send a sample."""
     start = {"type": "session.start", "session": {"model": "echo"}}
     piece = {"type": "session.input_audio.append", "audio": base64.b64encode(bytes(2)).decode()}
     return trickle(target, "/v1/live/sessions?model=echo", [start], piece)
 
 
 def realtime(target: Target) -> Awaitable[str]:
-    """OpenAI Realtime: manual turns, with only an occasional sample."""
+    """Hold sessions of OpenAI Realtime with manual turns that occasionally send a sample."""
     change = {"type": "realtime", "audio": {"input": {"turn_detection": None}}}
     piece = {"type": "input_audio_buffer.append", "audio": base64.b64encode(bytes(2)).decode()}
     update = {"type": "session.update", "session": change}
@@ -149,7 +149,7 @@ async def connections(target: Target) -> str:
 
 
 async def half_open(target: Target) -> str:
-    """Ten thousand connections from this machine, which has no limit by address, without a byte on any."""
+    """Open ten thousand connections that send no byte, from this machine, which has no limit by address."""
     count, end_s = min(HALF_OPEN, raise_open_file_limit() - SPARE_FILES), target.end_s
     held: list[asyncio.StreamWriter] = []
     readers: list[asyncio.StreamReader] = []
@@ -172,12 +172,12 @@ async def half_open(target: Target) -> str:
 
 
 async def slow_headers(target: Target) -> str:
-    """Requests whose header is sent at a byte a second."""
+    """Send requests whose header arrives at a byte a second."""
     return await _slow(target, b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
 
 
 async def slow_handshakes(target: Target) -> str:
-    """TLS handshakes that stop after their first bytes, and continue at one a second."""
+    """Begin TLS handshakes that stop after their first bytes, and continue at a byte a second."""
     return await _slow(target, b"\x16\x03\x01")
 
 
@@ -208,7 +208,7 @@ async def _slow(target: Target, first: bytes) -> str:
 
 
 async def uploads(target: Target) -> str:
-    """Recordings by POST, sent at a byte a second."""
+    """Upload recordings by POST at a byte a second."""
     loop, end_s = asyncio.get_running_loop(), target.end_s
 
     async def slowly() -> Any:
@@ -234,7 +234,7 @@ async def uploads(target: Target) -> str:
 
 
 async def messages(target: Target) -> str:
-    """Small messages as fast as the socket accepts them."""
+    """Send small messages as fast as the socket accepts them."""
     piece, sent = moshi.encode(moshi.Audio(bytes(2))), 0
     end_s, loop = target.end_s, asyncio.get_running_loop()
     with contextlib.suppress(aiohttp.ClientError, ConnectionError, TimeoutError):
@@ -249,7 +249,7 @@ async def messages(target: Target) -> str:
 
 
 async def texts(target: Target) -> str:
-    """Texts of 200 KB, one after the other, each on a separate connection."""
+    """Send texts of 200 KB, one after the other, each on a separate connection."""
     message = kyutai_tts.encode_client(kyutai_tts.Text("word " * 40_000))
     closed: Counter[str] = Counter()
     end_s, loop = target.end_s, asyncio.get_running_loop()
@@ -268,7 +268,8 @@ async def texts(target: Target) -> str:
 
 
 async def large_events(target: Target, connections: int) -> str:
-    """Texts of 1 MiB, each the worst case for one way of parsing JSON: on every socket, in every body."""
+    """Send texts of 1 MiB to every kind of socket and body, each the worst case for one way of parsing
+    JSON."""
     sockets = (
         "/v1/live/sessions",
         "/v1/realtime",
@@ -307,7 +308,7 @@ async def large_events(target: Target, connections: int) -> str:
 
 
 async def sessions(target: Target) -> str:
-    """As many conversations as there are rows."""
+    """Open as many conversations as there are rows."""
     held: list[Socket] = []
     refused = 0
     for _ in range(16):
@@ -323,7 +324,7 @@ async def sessions(target: Target) -> str:
 
 
 async def nothing(target: Target) -> str:
-    """No attack: only the effect of this machine on the talker."""
+    """Wait without an attack, to measure the effect of this machine on the talker."""
     await asyncio.sleep(target.seconds)
     return "nothing"
 

@@ -80,7 +80,7 @@ class Noticed:
 
 
 def own_address() -> str:
-    """This machine's address on its network.
+    """Return this machine's address on its network.
 
     Raises:
         BenchError: it has none.
@@ -95,7 +95,7 @@ def own_address() -> str:
 
 @contextmanager
 def serving(folder: Path, front_ends: int, tree: Path | None, *, tls: bool) -> Iterator[int]:
-    """A server for one attack, once it accepts connections; yields its port.
+    """Run a server for one attack; yields its port once the server accepts connections.
 
     Raises:
         BenchError: it ended early.
@@ -121,7 +121,7 @@ def serving(folder: Path, front_ends: int, tree: Path | None, *, tls: bool) -> I
 
 
 async def newcomers(url: str, end_s: float) -> list[float]:
-    """Milliseconds from a new caller's connection to its answer, twice a second."""
+    """Measure, twice a second, the milliseconds from a new caller's connection to its first reply."""
     took_ms = []
     while asyncio.get_running_loop().time() < end_s:
         begun_s = time.monotonic()
@@ -133,7 +133,7 @@ async def newcomers(url: str, end_s: float) -> list[float]:
 
 
 async def attacked(name: str, attack: Attack, port: int, address: str, talkers: int) -> Noticed:
-    """Attack a server while it serves a talker."""
+    """Attack a server while it serves ``talkers`` talkers, and return the results."""
     tls = "TLS" in name
     seconds = HEADER_SECONDS if attack is slow_headers else SECONDS
     url = f"http{'s' if tls else ''}://127.0.0.1:{port}"

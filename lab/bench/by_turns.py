@@ -97,13 +97,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def at_once(results: Results, key: str, command: str, load: Load) -> Values:
-    """One load on a fresh server."""
+    """Run one load on a fresh server, and return its cost."""
     return results.attempt(f"{key}/{load.sessions}", lambda: run(command, load, load.sessions))
 
 
 def most(results: Results, key: str, command: str, load: Load) -> Values:
-    """The largest load that a version holds; one disturbance of the machine does not end the search below
-    it."""
+    """Search the largest load that a version holds, and return its result; one disturbance of the machine
+    does not end the search below it."""
     held: dict[int, Values] = {}
 
     def holds(sessions: int) -> bool:
@@ -127,7 +127,8 @@ def most(results: Results, key: str, command: str, load: Load) -> Values:
 
 
 def run(command: str, load: Load, sessions: int) -> Values:
-    """The cost of a load on a fresh server and its probe, and the reason if it was not held."""
+    """Run a load on a fresh server; returns its cost on the server and the probe, and the reason if it was
+    not held."""
     seconds = load.seconds + sessions * RAMP_S_PER_SESSION
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -162,7 +163,7 @@ def _serve(command: str, options: Sequence[str]) -> Callable[[int], list[str]]:
 
 
 def line(found: Values) -> str:
-    """One run as text."""
+    """Return one run as text."""
     state = "; ".join(found["faults"]) or "held"
     p99 = "unknown" if found["p99_ms"] is None else f"{found['p99_ms']:.1f} ms"
     return (
@@ -172,7 +173,7 @@ def line(found: Values) -> str:
 
 
 def summary(runs: Sequence[Values]) -> str:
-    """Medians over the runs of one version, and the values of every run."""
+    """Return the medians over the runs of one version, and the values of every run, as text."""
     p99_ms = [found["p99_ms"] for found in runs if found["p99_ms"] is not None]
     columns = (
         ("sessions", "{:g}", [found["sessions"] for found in runs]),

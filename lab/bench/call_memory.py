@@ -63,23 +63,23 @@ async def _talk(http: aiohttp.ClientSession, url: str, query: str, *, is_cut: bo
 
 
 async def plain(http: aiohttp.ClientSession, url: str, _: random.Random) -> None:
-    """A call with a regular close."""
+    """Make a call that is closed regularly."""
     await _talk(http, url, QUERY, is_cut=False)
 
 
 async def resumable(http: aiohttp.ClientSession, url: str, _: random.Random) -> None:
-    """A call that can be resumed."""
+    """Make a call that can be resumed."""
     await _talk(http, url, f"{QUERY}&resume=1", is_cut=False)
 
 
 async def cut(http: aiohttp.ClientSession, url: str, _: random.Random) -> None:
-    """A call whose connection breaks, and that is not resumed in time."""
+    """Make a call whose connection breaks, and that is not resumed in time."""
     await _talk(http, url, f"{QUERY}&resume=1", is_cut=True)
     await asyncio.sleep(AWAY_S)
 
 
 async def hostile(http: aiohttp.ClientSession, url: str, chance: random.Random) -> None:
-    """A session of OpenAI Live with twenty invalid events."""
+    """Make a session of OpenAI Live with twenty invalid events."""
     corpus = [*read_corpus("live"), *read_corpus("realtime")]
     async with http.ws_connect(f"{url}/v1/live/sessions", max_msg_size=0) as ws:
         await ws.send_str(START)
@@ -91,7 +91,7 @@ async def hostile(http: aiohttp.ClientSession, url: str, chance: random.Random) 
 
 
 async def garbage(http: aiohttp.ClientSession, url: str, chance: random.Random) -> None:
-    """A call whose first message is invalid."""
+    """Make a call whose first message is invalid."""
     async with http.ws_connect(f"{url}/api/chat?{QUERY}", max_msg_size=0) as ws:
         await Client(ws).event("ready")
         await ws.send_bytes(mutated(chance, [*read_corpus("chat"), *read_corpus("ogg")]))
@@ -101,7 +101,7 @@ async def garbage(http: aiohttp.ClientSession, url: str, chance: random.Random) 
 
 
 async def scrape(http: aiohttp.ClientSession, url: str, _: random.Random) -> None:
-    """A scrape of the metrics."""
+    """Read the server's metrics once."""
     async with http.get(f"{url}/metrics") as response:
         await response.read()
 
@@ -117,7 +117,7 @@ KINDS: Final[dict[str, Call]] = {
 
 
 async def batch(call: Call, url: str, calls: int, seed: int) -> int:
-    """Run this number of calls, some at a time; returns how many the server or the network ended."""
+    """Run ``calls`` calls, some at a time; returns how many of them the server or the network ended."""
     failed = 0
     left = iter(range(calls))
 
@@ -136,7 +136,7 @@ async def batch(call: Call, url: str, calls: int, seed: int) -> int:
 
 
 def private_bytes(service: Service) -> dict[str, int]:
-    """The memory that the processes of each role share with no other."""
+    """Return the bytes that the processes of each role share with no other process."""
     found: dict[str, int] = {}
     for role in ("supervisor", "engine", "front-end"):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -146,7 +146,7 @@ def private_bytes(service: Service) -> dict[str, int]:
 
 
 async def measure(kind: str, calls: int, batches: int, front_ends: int) -> dict[str, list[int]]:
-    """Bytes of each role after each batch."""
+    """Run ``batches`` batches of calls of a kind; returns the bytes of each role after each batch."""
     service = Service(*OPTIONS, "--front-ends", str(front_ends), environment={})
     sizes: dict[str, list[int]] = defaultdict(list)
     async with service.running():
@@ -160,7 +160,7 @@ async def measure(kind: str, calls: int, batches: int, front_ends: int) -> dict[
 
 
 def row(kind: str, role: str, sizes: Sequence[int], calls: int) -> str:
-    """A row of the table; the slope is that after the first quarter."""
+    """Return a row of the table; its slope is measured after the first quarter of the batches."""
     kept = sizes[len(sizes) // 4 :]
     slope, half = line_through([calls * place for place in range(len(kept))], kept)
     first, quarter, last = (size / KIB for size in (sizes[0], kept[0], sizes[-1]))
@@ -168,7 +168,7 @@ def row(kind: str, role: str, sizes: Sequence[int], calls: int) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure the kinds named, or all."""
+    """Measure the named kinds of calls, or all kinds."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"[all]: {', '.join(KINDS)}")
     parser.add_argument("--calls", type=int, default=500, help="of a batch [%(default)s]")

@@ -13,7 +13,7 @@ FRAME_MS = 80.0
 
 
 def render(values: Values) -> str:
-    """The whole report in Markdown."""
+    """Return the whole report in Markdown."""
     settings = values["settings"]
     parts = [
         "# What the server holds without a model",
@@ -86,7 +86,7 @@ def _range(numbers: list[float], digits: int = 1) -> str:
 
 
 def plot(values: Values, path: Path) -> None:
-    """p99 frame latency of every load tried, by number of sessions.
+    """Plot the p99 frame latency of every tried load by number of sessions, and write the figure to ``path``.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

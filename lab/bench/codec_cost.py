@@ -24,13 +24,13 @@ PACKET_SAMPLES = 480
 
 
 def speech_frames(count: int) -> list[FloatArray]:
-    """This number of frames of the built-in clip."""
+    """Return ``count`` frames of the built-in clip."""
     pcm = fit_clip(load_clip(None), count * FRAME_SAMPLES / 24_000)
     return [pcm[start : start + FRAME_SAMPLES] for start in range(0, count * FRAME_SAMPLES, FRAME_SAMPLES)]
 
 
 def cost_ms(frames: list[FloatArray]) -> tuple[float, float]:
-    """Milliseconds to encode and to decode one frame, on this thread only."""
+    """Return the milliseconds to encode and to decode one frame, on this thread only."""
     encoder, decoder = make_encoder("opus"), make_decoder("opus")
     begun_s = time.perf_counter()
     packets = [encoder.encode(frame) for frame in frames]
@@ -45,7 +45,7 @@ def cost_ms(frames: list[FloatArray]) -> tuple[float, float]:
 
 
 def measure(*, frames: int = 500, runs: int = 5) -> Values:
-    """All results; medians over ``runs``."""
+    """Measure everything; times are medians over ``runs``."""
     speech = speech_frames(frames)
     cost_ms(speech[:50])  # load libopus and warm the caches
     costs = [cost_ms(speech) for _ in range(runs)]

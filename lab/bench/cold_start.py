@@ -89,13 +89,13 @@ def installed_bytes(site: Path) -> dict[str, int]:
 
 
 def installed_versions(site: Path) -> dict[str, str]:
-    """Versions of the packages in ``site`` that affect the numbers."""
+    """Return the bytes of the files of each distribution in ``site``, by name, without installers."""
     found = {entry.metadata["Name"]: entry.version for entry in metadata.distributions(path=[str(site)])}
     return {name: found[name] for name in PACKAGES if name in found}
 
 
 def imported_s(python: Path) -> float:
-    """Seconds that a fresh process imports the server's modules, by its own clock."""
+    """Measure the seconds in which a fresh process imports the server's modules, by its own clock."""
     done = subprocess.run(
         [str(python), "-I", "-c", TIMED_IMPORT], capture_output=True, text=True, check=False
     )
@@ -105,7 +105,7 @@ def imported_s(python: Path) -> float:
 
 
 def ready_s(antiphon: Path, model: str) -> float:
-    """From the start of ``antiphon serve`` to the first 200 of ``/readyz``.
+    """Measure the seconds from the start of ``antiphon serve`` to the first status 200 of ``/readyz``.
 
     Raises:
         BenchError: it ended early, or was not ready in time.
@@ -125,7 +125,7 @@ def ready_s(antiphon: Path, model: str) -> float:
 
 @contextmanager
 def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is stopped at the end, and whose environment names no other Python's packages."""
+    """Run a process without PYTHONPATH in its environment, and stop it at the end."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean)
     try:
@@ -149,7 +149,7 @@ def is_ready(port: int) -> bool:
 
 
 def render(values: Values) -> str:
-    """The results in Markdown; the README quotes the second paragraph."""
+    """Return the results in Markdown; the README quotes the second paragraph."""
     installed: Mapping[str, int] = values["attempts"]["installed_bytes"]
     total, ours = sum(installed.values()) / 1e6, installed[OURS] / 1e6
     starts, imports = values["attempts"]["ready"], values["attempts"]["import"]

@@ -54,7 +54,7 @@ PARTS = ("roofline", "mimi", "lm", "onnx", "memory", "hour")
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The models, their sizes, and the number of measurements. ``mimi`` None is the full-size one."""
+    """The sizes of the models, and the number of measurements. ``mimi`` None is the full-size one."""
 
     mimi: Mapping[str, Any] | None = None
     lm: Mapping[str, Any] = field(default_factory=lambda: STT_1B)
@@ -66,7 +66,7 @@ QUICK = Sizes(mimi_config(), SMALL_LM, turns=2, call=Call(minutes=3, frames_per_
 
 
 def measure_mimi(batch: int, codebooks: int, sizes: Sizes) -> Values:
-    """Encode and decode one frame for ``batch`` rows."""
+    """Time the encoding and the decoding of one frame for ``batch`` rows, upstream's and ours."""
     upstream, ours = make_mimi(codebooks, sizes.mimi)
     pcm = torch.randn(batch, ours.frame_samples) * 0.1
     state = State(ours.specs(), batch)
@@ -86,7 +86,7 @@ def measure_mimi(batch: int, codebooks: int, sizes: Sizes) -> Values:
 
 
 def adopt_lm(upstream: LMModel, config: Mapping[str, Any], *, int8: bool) -> LanguageModel:
-    """Our model with the same weights."""
+    """Return our language model with the weights of ``upstream``."""
     with torch.device("meta"):
         compute = Compute(upstream.dtype, attention_dtype(torch.device("cpu")))
         ours = LanguageModel(config, steps=0, compute=compute)
@@ -98,7 +98,8 @@ def adopt_lm(upstream: LMModel, config: Mapping[str, Any], *, int8: bool) -> Lan
 def lm_calls(
     upstream: LMModel, forms: Mapping[str, LanguageModel], batch: int
 ) -> Iterator[tuple[str, Callable[[], object]]]:
-    """One step of each, ours on a full ring (upstream always reads all of its ring)."""
+    """Yield a name and a callable for one step of upstream's model and of each of ``forms``; ours have full
+    rings (upstream always reads all of its ring)."""
     tokens = torch.randint(upstream.card, (batch, 33, 1))
     yield "upstream", lambda: upstream.forward_text(tokens)
     for name, model in forms.items():
@@ -112,7 +113,7 @@ def lm_calls(
 
 
 def measure_lm(dtype: torch.dtype, batches: Sequence[int], sizes: Sizes) -> Values:
-    """The temporal transformer's step in one dtype, INT8 weights compared with bf16."""
+    """Time the temporal transformer's step in one dtype; INT8 weights are compared with bfloat16."""
     upstream = make_lm(sizes.lm, dtype)
     forms = {"ours": adopt_lm(upstream, sizes.lm, int8=False)}
     if dtype == torch.bfloat16:
@@ -125,12 +126,12 @@ def measure_lm(dtype: torch.dtype, batches: Sequence[int], sizes: Sizes) -> Valu
 
 
 def measure_hour(model: str, threads: int, sizes: Sizes) -> Values:
-    """A long call of a model on the torch backend."""
+    """Measure a long call of a model on the torch backend."""
     return measure_call(make(load_checkpoint(model), slots=1, device="cpu", threads=threads), sizes.call)
 
 
 def render(values: Values) -> str:
-    """The results in Markdown."""
+    """Return the results in Markdown."""
     settings = values["settings"]
     about = (
         f"`{values['command']}`, {values['started_at']}. {machine_line(values)}; load average before the run "
@@ -182,7 +183,7 @@ def _cell(found: Values) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns 1 if a long call was measured and does not hold, else 0."""
+    """Run the command line; returns 1 if a long call was measured and its cost or memory grew, else 0."""
     options = _parse(argv)
     sizes: Sizes = options.sizes
     before = torch.get_num_threads()

@@ -37,7 +37,7 @@ Product: TypeAlias = Callable[[Floats], object]
 def graph(
     nodes: Sequence[onnx.NodeProto], weights: Mapping[str, NDArray[np.generic]], threads: int
 ) -> Product:
-    """A session of ``nodes`` from "x" to "y"."""
+    """Return a session of the graph of ``nodes``, which computes "y" from "x"."""
     inputs, outputs = (helper.make_tensor_value_info(name, FLOAT, [None, None]) for name in "xy")
     tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
@@ -49,7 +49,7 @@ def graph(
 
 
 def blocks(weight: Floats, bits: int, block: int, threads: int) -> Product:
-    """MatMulNBits with inputs in INT8, as the recipes make it."""
+    """Return a product by MatMulNBits with inputs in INT8, as the recipes make it."""
     width, outputs = weight.shape
     parts = weight.T.reshape(outputs, width // block, block)
     scale = (np.abs(parts).max(2) / (2 ** (bits - 1) - 1)).astype(np.float32)
@@ -71,7 +71,7 @@ def blocks(weight: Floats, bits: int, block: int, threads: int) -> Product:
 
 
 def integers(weight: Floats, threads: int) -> Product:
-    """MatMulInteger with one scale for the inputs, the fastest of its forms."""
+    """Return a product by MatMulInteger with one scale for the inputs, the fastest of its forms."""
     scale = (np.abs(weight).max(0) / 127).astype(np.float32)
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
@@ -84,7 +84,7 @@ def integers(weight: Floats, threads: int) -> Product:
 
 
 def forms(weight: Floats, threads: int) -> dict[str, Product]:
-    """Every form of a product with ``weight`` ``[in, out]``."""
+    """Return every form of a product with ``weight`` ``[in, out]``, by name."""
     torch.set_num_threads(threads)
     plain = torch.from_numpy(np.ascontiguousarray(weight.T))
     half, linear = plain.bfloat16(), torch.nn.functional.linear
@@ -105,7 +105,7 @@ def forms(weight: Floats, threads: int) -> dict[str, Product]:
 
 
 def measure(sides: tuple[int, int], threads: int, runs: int) -> dict[str, list[float]]:
-    """The best milliseconds of each form at each number of rows."""
+    """Measure each form; returns its best milliseconds at each number of rows."""
     rng = np.random.default_rng(0)
     weight = (rng.standard_normal(sides) / sides[0] ** 0.5).astype(np.float32)
     products, found = forms(weight, threads), dict[str, list[float]]()

@@ -39,7 +39,7 @@ QUICK_PROBE = {"floats": 1 << 20, "side": 256}
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A stage that is profiled."""
+    """A stage that is profiled, and its graph."""
 
     model: str
     stage: str
@@ -52,7 +52,7 @@ class Subject:
 
 
 def subjects(model: str, form: str | None, setting: Setting) -> Iterator[Subject]:
-    """A model's stages in the order of a tick, in a form (None: the usual one); exported if necessary.
+    """Yield a model's stages in the order of a tick, in a form (None: the usual one); exported if necessary.
 
     tiny is always in its shipped form.
     """
@@ -69,7 +69,7 @@ def subjects(model: str, form: str | None, setting: Setting) -> Iterator[Subject
 
 
 def profile_stage(file: GraphFile, rows: int, threads: int, runs: int, rates: Rates) -> Values:
-    """A stage's frame by operator, the median of ``runs``."""
+    """Profile one frame of a stage by operator, the median of ``runs``."""
     run = file.rows(file.session(threads), rows).prepare(range(rows))
     plain_ms: list[float] = []
 
@@ -83,8 +83,8 @@ def profile_stage(file: GraphFile, rows: int, threads: int, runs: int, rates: Ra
 
 
 def by_operator(profile: Profile, rates: Rates) -> Values:
-    """For the runs that count: each operator's ms in a run, its bytes, products, and the minimum time for
-    these."""
+    """Return for each operator, over the runs that count: its ms in a run, its bytes, its products, and the
+    minimum time for these."""
     runs = profile.runs
     operators: dict[str, dict[str, Any]] = {}
     for index, run in enumerate(runs):
@@ -112,7 +112,7 @@ def _summarise(found: Mapping[str, Any], rates: Rates) -> Values:
 
 
 def render(values: Values) -> str:
-    """The results in Markdown."""
+    """Return the results in Markdown."""
     settings, rates = values["settings"], Rates(**values["attempts"]["rates"])
     about = (
         f"`{values['command']}`, {values['started_at']}. {machine_line(values)}; load average before the run "

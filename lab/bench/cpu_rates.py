@@ -24,8 +24,8 @@ FLOAT32, INT8 = "float32", "int8"
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Bytes read per second, and multiplications of each kind of number; ``int8_unit`` is the instruction for
-    INT8."""
+    """The bytes read per second, and the multiplications per second of each kind of number; ``int8_unit`` is
+    the instruction for INT8."""
 
     bytes_s: float
     float32_s: float
@@ -34,12 +34,12 @@ class Rates:
     int8_unit: str
 
     def least_s(self, read_bytes: float, products: float, kind: str) -> float:
-        """The longer time of reading this number of bytes and of multiplying this number of values of a
-        kind."""
+        """Return the minimum seconds for ``read_bytes`` and ``products``: the longer of the times to read and
+        to multiply."""
         return max(read_bytes / self.bytes_s, products / (self.int8_s if kind == INT8 else self.float32_s))
 
     def to_json(self) -> Values:
-        """The rates by name."""
+        """Return the rates by name."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -51,8 +51,8 @@ class Rates:
 
 
 def measure_rates(threads: int, *, floats: int = PROBE_FLOATS, side: int = PROBE_SIDE) -> Rates:
-    """The best of several sums over ``floats`` numbers, and of several products of square matrices, by
-    torch."""
+    """Measure the rates by torch: the best of several sums over ``floats`` numbers, and of several products
+    of square matrices."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -71,7 +71,7 @@ def measure_rates(threads: int, *, floats: int = PROBE_FLOATS, side: int = PROBE
 
 
 def int8_unit(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The instruction for INT8 products on this CPU."""
+    """Return the name of the instruction for INT8 products on this CPU."""
     flags = set(cpuinfo.read_text().split()) if cpuinfo.is_file() else set()
     return next((unit for flag, unit in INT8_UNITS.items() if flag in flags), "no unit of its own")
 

@@ -23,7 +23,7 @@ PROFILED_ROWS: Final = 2
 
 
 def measure_roofline(setting: Setting) -> Values:
-    """The machine's rates, and the bound and the time of every stage for each number of rows."""
+    """Measure the machine's rates, and the lower bound and the time of every stage at each number of rows."""
     rates = measure_rates(setting.threads, **(QUICK_PROBE if setting.size == "small" else {}))
     stages = {}
     for model in MODELS:
@@ -47,7 +47,7 @@ def measure_stage(subject: Subject, setting: Setting, rates: Rates) -> Values:
 
 
 def render(attempts: Mapping[str, Values]) -> str:
-    """A section in Markdown; empty if no roofline was measured."""
+    """Return a section in Markdown; empty if no roofline was measured."""
     found = attempts.get("roofline")
     if found is None:
         return ""

@@ -48,7 +48,7 @@ SETTLE_S = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The results for one number of sessions; times are of frames, from due to taken."""
+    """The cost and latency with one number of sessions; a frame's latency lasts from due to taken."""
 
     sessions: int
     us_per_frame: float
@@ -62,7 +62,8 @@ class Cost:
 
 
 class Owner:
-    """The thread that writes and reads, with sessions at random phases, in the order of the phases."""
+    """The thread that writes frames and reads replies, for sessions at random phases, in the order of the
+    phases."""
 
     def __init__(self, engine: Engine, sessions: int, bell: Wake, turn_s: float | None) -> None:
         """Own this number of sessions, which begin to send at once."""
@@ -78,7 +79,7 @@ class Owner:
         self.latencies_s: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]] = []
 
     def run(self, seconds: float) -> None:
-        """Write due frames and take replies, for this time."""
+        """Write due frames and take replies for ``seconds``."""
         end_s = time.monotonic() + seconds
         while (now_s := time.monotonic()) < end_s:
             due = (self._due_s <= now_s).nonzero()[0]
@@ -99,7 +100,7 @@ class Owner:
 
     @property
     def late(self) -> int:
-        """Frames that took longer than a frame."""
+        """The number of frames whose latency was longer than a frame."""
         return int(self._bulk.late.sum())
 
 

@@ -51,7 +51,7 @@ HEAD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result of one fault."""
+    """The result of one fault: the fates of its calls, the wait of a new caller, and further facts."""
 
     fault: Fault
     fates: tuple[Fate, ...]
@@ -59,11 +59,11 @@ class Row:
     facts: tuple[str, ...]
 
     def total(self, name: str) -> int:
-        """A count of all calls."""
+        """Return the sum of a count over all calls."""
         return sum(getattr(fate, name) for fate in self.fates)
 
     def line(self) -> str:
-        """The row of the table."""
+        """Return the row of the table in Markdown."""
         silences = sorted(fate.silence_ms for fate in self.fates)
         ends = Counter(fate.ended for fate in self.fates if fate.ended)
         ended = "; ".join(f"{number}: {why}" for why, number in ends.most_common(2)) or "none"
@@ -117,7 +117,7 @@ async def run_fault(fault: Fault, folder: Path, *, calls: int, seconds: float) -
 
 @contextmanager
 def folder_of(fault: Fault) -> Iterator[Path | None]:
-    """A folder for a row, None if this machine cannot run it."""
+    """Yield a folder for a row of the table; None if this machine cannot run it."""
     with tempfile.TemporaryDirectory(prefix="antiphon-faults-") as temporary:
         folder = Path(temporary)
         if fault.name == "clock_step" and shutil.which("cc") is None:
@@ -152,7 +152,7 @@ def _succeeds(command: Sequence[str]) -> bool:
 
 
 def table(rows: Sequence[Row], left_out: Sequence[str], command: str) -> str:
-    """The table in Markdown, and the command that makes it."""
+    """Return the table in Markdown, with the command that makes it and the rows that were left out."""
     calls, load = len(rows[0].fates) if rows else 0, os.getloadavg()[0]
     lines = [f"`{command}`: {calls} calls a fault, load average {load:.1f} at the end.", "", HEAD]
     lines += [row.line() for row in rows]
@@ -162,7 +162,7 @@ def table(rows: Sequence[Row], left_out: Sequence[str], command: str) -> str:
 
 
 def write(text: str) -> None:
-    """Put the table between its marks in the document."""
+    """Write the table between its marks in the document."""
     document = DOCUMENT.read_text(encoding="utf-8")
     between = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
     DOCUMENT.write_text(between.sub(lambda _: f"{BEGIN}\n\n{text}\n\n{END}", document), encoding="utf-8")

@@ -33,7 +33,7 @@ NEWCOMER_S = 1.0
 
 
 class Service:
-    """A server process on a separate port, restarted whenever it ends."""
+    """A server process on a separate port, which is restarted whenever it ends."""
 
     def __init__(
         self, *options: str, faults: NullFaults | None = None, environment: Mapping[str, str]
@@ -50,7 +50,7 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Service]:
-        """Keep it running."""
+        """Run the server, and restart it when it ends, until the block ends."""
         is_up = asyncio.Event()
         keeping = asyncio.ensure_future(self._keep(is_up))
         try:
@@ -93,19 +93,19 @@ class Service:
             self.log.append(line.decode(errors="replace").rstrip())
 
     def processes(self) -> list[psutil.Process]:
-        """All of its processes, the first process first."""
+        """Return all processes of the server, the first process first."""
         assert self._process is not None
         first = psutil.Process(self._process.pid)
         return [first, *first.children(recursive=True)]
 
     def of_role(self, role: str) -> list[psutil.Process]:
-        """The processes of a role: supervisor, engine or front-end."""
+        """Return the processes of a role: supervisor, engine or front-end."""
         first, *others = self.processes()
         return [first] if role == "supervisor" else [each for each in others if role in each.cmdline()]
 
 
 class Proxy:
-    """A TCP proxy: every piece is delayed by ``delay_s``, and nothing passes while :attr:`open` is clear."""
+    """A TCP proxy that delays every piece by ``delay_s``, and passes nothing while :attr:`open` is clear."""
 
     def __init__(self, port: int, *, delay_s: float = 0.0, bytes_per_s: float = 0.0) -> None:
         """Forward to ``port``; replies are no faster than ``bytes_per_s``, 0 for no limit."""
@@ -116,7 +116,7 @@ class Proxy:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[str]:
-        """The address of the proxy."""
+        """Run the proxy; yields its URL."""
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         try:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -183,7 +183,8 @@ class Scene:
         os.kill(self.service.of_role(role)[0].pid, number)
 
     async def stop_for(self, role: str, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT after a while, if the process is still there."""
+        """Stop the first process of a role with SIGSTOP, and resume it with SIGCONT after ``seconds`` if it
+        still exists."""
         process = self.service.of_role(role)[0]
         os.kill(process.pid, signal.SIGSTOP)
         await asyncio.sleep(seconds)
@@ -191,13 +192,13 @@ class Scene:
             os.kill(process.pid, signal.SIGCONT)
 
     def limit(self, role: str, resource: int, soft: int) -> None:
-        """Set a limit of all processes of a role while they run."""
+        """Set a resource limit of all processes of a role while they run."""
         for process in self.service.of_role(role):
             process.rlimit(resource, (soft, process.rlimit(resource)[1]))
 
 
 async def newcomer_ms(url: str, until_s: float) -> float | None:
-    """The time that a new caller waits for the first reply, with retries; None if it gets none."""
+    """Measure how long a new caller waits for the first reply, with retries, in ms; None if it gets none."""
     begun_s = time.monotonic()
     frame = moshi.encode(moshi.Audio(np.zeros(FRAME_SAMPLES, "<f4").tobytes()))
     async with aiohttp.ClientSession() as http:
@@ -218,7 +219,7 @@ async def newcomer_ms(url: str, until_s: float) -> float | None:
 
 
 def reset_socket(writer: asyncio.StreamWriter) -> None:
-    """End a connection with RST."""
+    """End a connection with RST instead of a close."""
     raw = writer.get_extra_info("socket")
     raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, RESET)
     writer.transport.abort()

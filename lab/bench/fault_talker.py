@@ -1,4 +1,4 @@
-"""A caller in real time that counts the effect of a fault, and resumes its call if possible."""
+"""A caller in real time that counts the effects of a fault, and resumes its call if possible."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Fate:
 
     @property
     def lost(self) -> int:
-        """Frames without an answer."""
+        """The number of frames without an answer."""
         return self.due - self.answered
 
 
@@ -88,7 +88,7 @@ class Talker:
 
     @property
     def transport(self) -> asyncio.Transport | None:
-        """The current transport of the call."""
+        """The current transport of the call; None without a connection."""
         found: asyncio.Transport | None = None
         if self.socket is not None and self.socket._response.connection is not None:
             found = self.socket._response.connection.transport
@@ -100,7 +100,7 @@ class Talker:
         return time.monotonic() - (self._heard_s or self._start_s or time.monotonic())
 
     def reset(self) -> None:
-        """End the connection with RST."""
+        """End the connection with RST instead of a close."""
         transport = self.transport
         if transport is not None:
             raw = transport.get_extra_info("socket")
@@ -108,7 +108,8 @@ class Talker:
             transport.abort()
 
     async def run(self) -> Fate:
-        """Talk until all frames are sent, over as many connections as needed."""
+        """Talk until all frames are sent, over as many connections as needed; returns the result of the
+        call."""
         base = f"{self.url}/api/chat?{self.query}"
         url, claim = base, None
         while True:

@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def summary(found: Values) -> Values:
-    """Percentiles of the times of a format."""
+    """Return the percentiles of the times of a format."""
     low, middle, high = np.percentile(found["times"], (10, 50, 90))
     return {
         "format": found["format"],

@@ -37,13 +37,13 @@ Question = tuple[str, FloatArray]
 
 
 def cut(pcm: FloatArray) -> FloatArray:
-    """A sound without the silence around it."""
+    """Return a sound without the silence around it."""
     loud = np.flatnonzero(np.abs(pcm) > QUIET * np.abs(pcm).max())
     return pcm[loud[0] : loud[-1]]
 
 
 def questions(count: int, seed: int = 5) -> list[Question]:
-    """Questions of every kind, each in a voice that is not in the training data."""
+    """Return questions of every kind, each in a voice that is not in the training data."""
     rng, domain, found = random.Random(seed), Domain(), list[Question]()
     while len(found) < count:
         voice, intent = draw_voice(rng, held_out=True), list(PHRASINGS)[len(found) % len(PHRASINGS)]
@@ -54,7 +54,7 @@ def questions(count: int, seed: int = 5) -> list[Question]:
 
 
 def without_pause(voice: Voice, seconds: float, seed: int = 3) -> Question:
-    """Question after question of one voice, without pauses."""
+    """Return one sound of ``seconds`` in which one voice asks question after question without pauses."""
     rng, domain, asked, sounds = random.Random(seed), Domain(), list[str](), list[FloatArray]()
     while sum(pcm.size for pcm in sounds) < seconds * SAMPLE_RATE:
         asked.append(domain.draw(rng).question)
@@ -63,7 +63,8 @@ def without_pause(voice: Voice, seconds: float, seed: int = 3) -> Question:
 
 
 def written(clips: Sequence[FloatArray], prefix_frames: int, model: str = "tiny-stt") -> list[str]:
-    """The model's transcript of each clip, float32 ``[samples]``, after this number of frames of silence."""
+    """Return the model's transcript of each clip, float32 ``[samples]``, after ``prefix_frames`` frames of
+    silence."""
     checkpoint = load_checkpoint(model)
     spec, tokenizer = checkpoint.spec, checkpoint.text_tokenizer()
     assert tokenizer is not None
@@ -88,7 +89,7 @@ def written(clips: Sequence[FloatArray], prefix_frames: int, model: str = "tiny-
 
 
 def line(name: str, asked: Sequence[Question], prefix_frames: int) -> str:
-    """A row of the table: the number of empty transcripts, and of wrong words."""
+    """Return a row of the table: the numbers of empty transcripts and of wrong words."""
     heard = written([pcm for _, pcm in asked], prefix_frames)
     words = sum(len(text.split()) for text, _ in asked)
     pairs = [(text, other) for (text, _), other in zip(asked, heard, strict=True)]
@@ -98,7 +99,7 @@ def line(name: str, asked: Sequence[Question], prefix_frames: int) -> str:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure, and print the table."""
     short = questions(120)
     voices = [Voice("flite", name) for name in ("slt", "awb", "rms")]
     voices += [Voice("espeak-ng", f"en-us+{name}") for name in ("f5", "m7", "iven3", "steph3", "f2")]

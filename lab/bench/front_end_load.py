@@ -1,4 +1,4 @@
-"""Callers of a bench that talk in PCM, and the results of their frames while others connect and disconnect.
+"""Callers of a benchmark that send PCM, and the latency of their frames while other callers come and go.
 
 A talker sends a frame of 80 ms every 80 ms, and measures the time until its answer. The others are separate
 processes, so that creating them does not delay the talkers.
@@ -43,7 +43,7 @@ class Talkers:
         self.is_over = False
 
     async def run(self) -> None:
-        """Talk until :attr:`is_over`."""
+        """Send frames and receive the answers until :attr:`is_over`."""
         async with aiohttp.ClientSession() as http:
             await asyncio.gather(*(self._talk(http, random.uniform(0, FRAME_S)) for _ in range(self._count)))
 
@@ -72,7 +72,8 @@ class Talkers:
                     self.frames.append((sent_s[answer.frame], time.monotonic() - sent_s[answer.frame]))
 
     def between(self, start_s: float, end_s: float) -> Values:
-        """p99 in ms of the frames sent in a span, and the number of late ones."""
+        """Return the p99 latency in ms of the frames sent between ``start_s`` and ``end_s``, and the number
+        of late ones."""
         latencies = [latency_s for at_s, latency_s in self.frames if start_s <= at_s < end_s]
         return {
             "frames": len(latencies),
@@ -82,7 +83,7 @@ class Talkers:
 
 
 def burst(url: str, talkers: int, connections: int) -> Values:
-    """``connections`` callers within one second, in addition to the talkers."""
+    """Measure the talkers while ``connections`` further callers connect within one second."""
     return asyncio.run(_burst(url, talkers, connections))
 
 
@@ -137,8 +138,8 @@ async def _connect(url: str, connections: int) -> Values:
 
 
 def overload(url: str, talkers: int, surge: int, *, surge_s: float, after_s: float) -> Values:
-    """``surge`` callers of Opus for ``surge_s`` seconds, and the time until latency is normal after they have
-    left."""
+    """Measure the talkers while ``surge`` callers of Opus are connected for ``surge_s`` seconds, and the time
+    until latency is normal after the callers have left."""
     return asyncio.run(_overload(url, talkers, surge, surge_s, after_s))
 
 
@@ -170,7 +171,8 @@ async def _overload(url: str, talkers: int, surge: int, surge_s: float, after_s:
 
 
 def normal_after_s(talkers: Talkers, left_s: float, after_s: float, before_ms: float | None) -> float | None:
-    """The end of the last half second in which p99 was above twice its value before, and above 20 ms."""
+    """Return the seconds from ``left_s`` to the end of the last half second with a p99 above both 20 ms and
+    twice ``before_ms``."""
     limit_ms = max(20.0, 2 * (before_ms or 0.0))
     last_s = 0.0
     for at_s in halves(after_s):
@@ -181,7 +183,7 @@ def normal_after_s(talkers: Talkers, left_s: float, after_s: float, before_ms: f
 
 
 def halves(seconds: float) -> list[float]:
-    """The start of each half second."""
+    """Return the start of each half second of ``seconds``."""
     return [number / 2 for number in range(int(2 * seconds))]
 
 

@@ -29,18 +29,19 @@ class CpuTime:
     busy: float
 
     def sessions(self, front_ends: int) -> int:
-        """The sessions of this number of front ends, with a core for each and for the engine."""
+        """Return the number of sessions that ``front_ends`` front ends serve, with a core for each and for
+        the engine."""
         by_front_ends = front_ends * self.busy * FRAME_MS / self.front_end_ms
         by_engine = self.busy * FRAME_MS / self.engine_ms if self.engine_ms else by_front_ends
         return int(min(by_front_ends, by_engine))
 
     def front_ends(self, sessions: int) -> int:
-        """The front ends for this number of sessions."""
+        """Return the number of front ends that ``sessions`` sessions need."""
         return -(-sessions // max(1, int(self.busy * FRAME_MS / self.front_end_ms)))
 
 
 def render(values: Values) -> str:
-    """The whole report in Markdown."""
+    """Return the whole report in Markdown."""
     parts = [
         "# What front ends bring",
         f"`{values['command']}`, {values['started_at']}. {machine_line(values)}; load average before the run "
@@ -142,7 +143,7 @@ def _swept(attempts: Mapping[str, Values], audio_format: str) -> list[tuple[int,
 
 
 def calibrate(attempts: Mapping[str, Values], audio_format: str) -> CpuTime | None:
-    """The CPU time of the largest load that one front end held with p99 within a frame."""
+    """Return the CPU time at the largest load that one front end held with a p99 latency within a frame."""
     held = [
         it
         for front_ends, it in _swept(attempts, audio_format)
@@ -191,7 +192,7 @@ def _recognisers(attempts: Mapping[str, Values]) -> list[str]:
 
 
 def plot(values: Values, path: Path) -> None:
-    """p99 frame latency by sessions; loads with refused callers are hollow.
+    """Plot p99 frame latency by sessions to ``path``; loads with refused callers are hollow.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""A recogniser's rows whose PCM arrives through shared memory: the cost of each in the engine's process.
+"""Measures the cost of a recogniser's row in the engine's process while PCM arrives through shared memory.
 
 The engine is in this process, on a backend that sleeps; generator processes have a pool of leases each, write
 a frame every 80 ms at random phases, and read the replies.
@@ -67,11 +67,12 @@ class NullRecogniser:
         """No effect."""
 
     def plan(self, rows: Any, *, is_fixed: bool = False) -> int:
-        """The number of named rows."""
+        """Return the number of rows that a step computes: those of ``rows``, or with ``is_fixed`` all
+        rows."""
         return self.info.slots if is_fixed else int(rows.size)
 
     def step(self, inputs: StepInputs) -> StepOutputs:
-        """Sleep, then answer all rows."""
+        """Sleep, then return an output of every row."""
         time.sleep(self._step_s)
         self._tokens[inputs.rows] += 1
         all_of_them = np.ones(inputs.count, np.bool_)
@@ -79,27 +80,27 @@ class NullRecogniser:
         return StepOutputs(all_of_them, all_of_them, text_tokens=self._tokens[inputs.rows], vad=vad)
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
-        """No prompts."""
+        """Raise NotImplementedError: this backend has no prompts."""
         raise NotImplementedError
 
     def snapshot(self, row: int) -> RowSnapshot:
-        """The state of a row is its counter."""
+        """Return the state of a row: its counter."""
         return RowSnapshot("null", {"token": self._tokens[row : row + 1].copy()}, 4)
 
     def restore(self, row: int, snapshot: RowSnapshot) -> None:
-        """Restore the counter."""
+        """Set the counter of a row from ``snapshot``."""
         self._tokens[row] = snapshot.tensors["token"][0]
 
     def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
-        """No effect: it is on the host already."""
+        """Return the counter in host memory, where it is already."""
         return dict(snapshot.tensors)
 
     def from_host(self, arrays: Mapping[str, HostArray]) -> RowSnapshot:
-        """The reverse."""
+        """Return the snapshot that has ``arrays``."""
         return RowSnapshot("null", dict(arrays), 4)
 
     def state_bytes(self) -> int:
-        """Almost nothing."""
+        """Return the bytes of the counters of all rows."""
         return self._tokens.nbytes
 
     def close(self) -> None:
@@ -107,7 +108,8 @@ class NullRecogniser:
 
 
 def measure_rings(rows: int, generators: int, *, seconds: float, step_s: float = STEP_S) -> Values:
-    """p99 of the engine's time from a whole frame to its reply, and the host's share of it."""
+    """Measure p50 and p99 of the time from a whole frame to its reply, and this process's CPU time by row and
+    frame."""
     engine = Engine(
         NullRecogniser(rows, step_s),
         EngineConfig(slots=rows),
@@ -170,7 +172,8 @@ def _start(fleet: ServerThread, pool: int, calls: int, seconds: float) -> subpro
 
 
 class Generator:
-    """Calls with frames due at random phases, processed in the order of time."""
+    """The calls of one generator process; frames are due at random phases and processed in the order of
+    time."""
 
     def __init__(self, sessions: list[Session], frame_samples: int) -> None:
         self._sessions = sessions
@@ -181,7 +184,7 @@ class Generator:
         self.late_ms = 0.0
 
     async def run(self, seconds: float) -> None:
-        """Write and read for this time."""
+        """Write frames and read replies for ``seconds``."""
         start_s = time.monotonic()
         for number in range(round(seconds / FRAME_S)):
             for phase_s, session in zip(self._phases, self._sessions, strict=True):

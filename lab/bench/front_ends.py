@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def serving(front_ends: int, *options: str) -> Iterator[RunningServer]:
-    """A fresh server; its limits let one address open any number of connections."""
+    """Run a fresh server whose limits let one address open any number of connections."""
     command = serve_command(
         "--front-ends", str(front_ends), "--tune", "max_new_connections_per_s=1000", *options
     )
@@ -122,7 +122,7 @@ def serving(front_ends: int, *options: str) -> Iterator[RunningServer]:
 
 
 def roles(server: RunningServer) -> dict[str, list[psutil.Process]]:
-    """The server's processes: ``engine`` and ``front end``, or one that is both."""
+    """Return the server's processes by role: ``engine`` and ``front end``, or one role that is both."""
     found: dict[str, list[psutil.Process]] = {}
     for process in server.process.children():
         words = " ".join(process.cmdline())
@@ -133,18 +133,19 @@ def roles(server: RunningServer) -> dict[str, list[psutil.Process]]:
 
 
 def cpu_of(server: RunningServer) -> dict[str, float]:
-    """CPU seconds by role."""
+    """Return the CPU seconds of the server's processes, by role."""
     return {role: sum(map(cpu_s_of, processes)) for role, processes in roles(server).items()}
 
 
 def switches(server: RunningServer) -> int:
-    """Context switches of all its processes so far."""
+    """Return the number of context switches of all the server's processes so far."""
     counts = [it.num_ctx_switches() for it in (server.process, *server.process.children())]
     return sum(count.voluntary + count.involuntary for count in counts)
 
 
 def load(server: RunningServer, sessions: int, seconds: float, *options: str) -> Values:
-    """One load of `antiphon probe`, and the CPU of the server's processes for it."""
+    """Run one load of `antiphon probe`; returns its report and the CPU time that the server's processes use
+    for it."""
     begun, begun_switches = cpu_of(server), switches(server)
     values = probe(server.url, "--sessions", str(sessions), "--seconds", f"{seconds:g}", *options)
     report = values["report"]
@@ -164,7 +165,7 @@ def load(server: RunningServer, sessions: int, seconds: float, *options: str) ->
 
 
 def sweep(results: Results, settings: Settings) -> None:
-    """p99 and CPU by sessions, beyond capacity; refusals are counted, and are no fault."""
+    """Measure p99 and CPU by sessions, beyond capacity; refusals are counted, and are no fault."""
     for audio_format, loads in (("opus", settings.opus), ("pcm_s16le", settings.pcm)):
         for sessions in loads:
             for front_ends in settings.front_ends:
@@ -185,12 +186,13 @@ def _swept(settings: Settings, audio_format: str, sessions: int, front_ends: int
 
 
 def bursts(results: Results, settings: Settings) -> None:
-    """Connections within one second, in addition to talkers."""
+    """Measure the effect of connections within one second on talkers."""
     _repeat(results, settings, "burst", lambda url: burst(url, settings.talkers, settings.burst))
 
 
 def overloads(results: Results, settings: Settings) -> None:
-    """More callers than can be served, and the time until latency is normal after they have left."""
+    """Measure the effect of more callers than can be served, and the time to normal latency after they have
+    left."""
     _repeat(
         results,
         settings,
@@ -218,7 +220,8 @@ def _repeat(results: Results, settings: Settings, name: str, run: Callable[[str]
 
 
 def recognisers(results: Results, settings: Settings) -> None:
-    """CPU of a front end for a session of Kyutai's STT protocol, in messages of 20 and 80 ms.
+    """Measure the CPU time of a front end for a session of Kyutai's STT protocol, in messages of 20 and
+    80 ms.
 
     There are few sessions, since the built-in recogniser runs next to them, in the engine's process.
     """
@@ -238,7 +241,7 @@ def recognisers(results: Results, settings: Settings) -> None:
 
 
 def rings(results: Results, settings: Settings) -> None:
-    """Rows of a recogniser whose PCM arrives through shared memory, without sockets."""
+    """Measure rows of a recogniser whose PCM arrives through shared memory, without sockets."""
     for number in range(settings.runs):
         found = results.attempt(
             f"rings/{number}",

@@ -1,4 +1,5 @@
-"""Common parts of the steps of ``lab.bench.gpu_session``: their settings, models, times on a device."""
+"""Common parts of the steps of ``lab.bench.gpu_session``: their settings, their models, and times on a
+device."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ class Task:
 
     @property
     def size(self) -> Size:
-        """The model's shape."""
+        """The shape of the model."""
         size = published_sizes()[self.model]
         if self.is_shallow:
             size = replace(size, lm={**size.lm, "num_layers": 2, "depformer_num_layers": 1})
@@ -52,23 +53,24 @@ class Task:
 
     @property
     def form(self) -> Form:
-        """INT8 or, with 16 bits, none; the rest in bfloat16 on a GPU."""
+        """The number formats of the model: INT8 or, with 16 bits, no rounding; the rest in bfloat16 on a
+        GPU."""
         dtype = torch.bfloat16 if device().type == "cuda" else torch.float32
         return Form.of(is_int8=self.bits == 8, dtype=dtype)
 
 
 def device() -> torch.device:
-    """The GPU, or the CPU if there is none."""
+    """Return the GPU, or the CPU if there is none."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def card_here() -> GpuCard:
-    """The constants that are printed next to the measurements; an H200's on a CPU."""
+    """Return the constants of this GPU, which are printed next to the measurements; an H200's on a CPU."""
     return card_of(torch.cuda.get_device_name() if device().type == "cuda" else "")
 
 
 def fitted(task: Task) -> Task:
-    """The task with as many rows as the GPU holds next to the weights, if that is fewer."""
+    """Return the task with at most as many rows as fit into the GPU's memory with the weights."""
     if device().type == "cpu":
         return task
     cost, free_bytes = reads(task.size, task.form), torch.cuda.mem_get_info()[0]
@@ -77,12 +79,12 @@ def fitted(task: Task) -> Task:
 
 
 def note(values: Values) -> None:
-    """Print a line of JSON with a step's results so far, kept if its time runs out."""
+    """Print a line of JSON with a step's results so far, which are kept if its time runs out."""
     print(json.dumps(values, default=str), flush=True)
 
 
 def make_backend(task: Task) -> HostBackend:
-    """A backend of ``task.batch`` rows, with random weights made on the device."""
+    """Return a backend of ``task.batch`` rows, with random weights made on the device."""
     spec = model_spec(task.size)
     with torch.no_grad():
         modules = make_modules(task.size, task.form, device())
@@ -90,7 +92,8 @@ def make_backend(task: Task) -> HostBackend:
 
 
 def median_ms(run: Callable[[], object], seconds: float = 0.25) -> float:
-    """The median time of a callable as a CUDA graph, by events of the device; on a CPU that of one run.
+    """Measure the median time of a callable as a CUDA graph, by events of the device; on a CPU that of one
+    run.
 
     It is captured, so that the host's cost of launches is not included.
     """
@@ -127,5 +130,5 @@ def _captured(run: Callable[[], object]) -> Callable[[], object]:
 
 
 def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
-    """The norm of the difference divided by the norm of ``want``, in float64."""
+    """Return the norm of the difference divided by the norm of ``want``, in float64."""
     return float((got.double() - want.double()).norm() / want.double().norm())

@@ -54,7 +54,7 @@ PRODUCT_ROWS = (1, 3, 16, 17, 33, 64, 65, 128)
 
 
 def env(task: Task) -> Values:
-    """Versions, and the reference rates: copy, read, bfloat16 products."""
+    """Return versions, and the reference rates of copies, reads and bfloat16 products."""
     found: Values = {"python": sys.version.split()[0], "cores": os.cpu_count(), "cuda": torch.version.cuda}
     found["computed_copy_tb_s"] = card_here().copy_bytes_per_s / 1e12
     for name in PACKAGES:
@@ -79,7 +79,7 @@ def env(task: Task) -> Values:
 
 
 def sanitizer_state() -> str:
-    """Whether compute-sanitizer runs here: some lent machines deny it the device."""
+    """Return whether compute-sanitizer runs here, as text: some rented machines deny it the device."""
     program = shutil.which("compute-sanitizer")
     if program is None:
         return "not installed"
@@ -94,7 +94,8 @@ def sanitizer_state() -> str:
 
 
 def compile_one(task: Task) -> Values:
-    """Two ticks of a model of full width and two layers: every kernel of this batch is compiled."""
+    """Run two ticks of a model of full width and two layers, so that every kernel of this batch is
+    compiled."""
     start_s = time.perf_counter()
     with torch.no_grad():
         tick = our_tick(make_backend(replace(task, is_shallow=True)), task.batch)
@@ -104,8 +105,8 @@ def compile_one(task: Task) -> Values:
 
 
 def compile_all(task: Task) -> Values:
-    """Compile all batches at once, one process each: Triton compiles on one core, with a common cache on
-    disk."""
+    """Compile the kernels of all batches at once, one process each: Triton compiles on one core, with a
+    common cache on disk."""
     start_s = time.perf_counter()
     running = []
     for batch in COMPILED_BATCHES[:1] if task.is_small else COMPILED_BATCHES:
@@ -136,8 +137,8 @@ def compile_all(task: Task) -> Values:
 
 
 def kernels(task: Task) -> Values:
-    """Attention and products in bfloat16, at full width, compared with float64: relative errors, each
-    separately."""
+    """Measure the relative error of attention and of products, each separately, in bfloat16 at full width,
+    compared with float64."""
     found: Values = {}
 
     def check(name: str, run: Callable[[], float]) -> None:
@@ -158,7 +159,7 @@ def kernels(task: Task) -> Values:
 
 
 def product_error(task: Task, linear: Int8Linear, rows: int) -> float:
-    """The error of an INT8 product of random rows, compared with float64 over the same integers."""
+    """Measure the error of an INT8 product of random rows, compared with float64 over the same integers."""
     x = torch.randn(rows, linear.in_features, device=device(), dtype=task.form.dtype)
     values, scale = quantize_tokens(x)
     want = (values.double() @ linear.weight.double().t()) * linear.scale * scale[:, None]
@@ -166,8 +167,8 @@ def product_error(task: Task, linear: Int8Linear, rows: int) -> float:
 
 
 def attention_error(task: Task, form: KVForm) -> float:
-    """The error of decode attention over rings written as the model writes them, compared with float64 over
-    their content."""
+    """Measure the error of decode attention over rings written as the model writes them, compared with
+    float64 over their content."""
     torch.manual_seed(1)
     capacity, heads, dtype = (300, 2, torch.float32) if task.is_small else (3000, 32, torch.bfloat16)
     firsts = [first for first in FIRSTS if first < 300 or not task.is_small]

@@ -40,19 +40,21 @@ INT8: Final = Form.of(is_int8=True)
 
 
 def card_of(name: str) -> GpuCard:
-    """The constants for a device of this name; an H200's if it is unknown."""
+    """Return the constants of the device of this name; an H200's if it is unknown."""
     return card_called(name) or H200
 
 
 def stage_costs(
     size: Size, rows: int, frames: int, card: GpuCard, form: Form | None = None
 ) -> dict[str, StageCost]:
-    """Each stage of a tick over ``rows`` rows that have received ``frames`` frames; by default in INT8."""
+    """Compute the cost of each stage of a tick over ``rows`` rows that have received ``frames`` frames; by
+    default in INT8."""
     return costs_of(size.name.partition(",")[0], work_of(size, form or INT8), rows, frames, card)
 
 
 def costs_of(name: str, work: TickWork, rows: int, frames: int, card: GpuCard) -> dict[str, StageCost]:
-    """The same, of a model's work, which takes a while to sum up; the first stage waits for the host."""
+    """Compute the cost of each stage, as :func:`stage_costs`, from a model's ``work``, which takes a while to
+    sum up; the first stage waits for the host."""
     found = {
         stage: work.model_cost(rows, frames, card, nodes.of(rows, work.weight_bits))
         if stage == "lm"
@@ -65,7 +67,8 @@ def costs_of(name: str, work: TickWork, rows: int, frames: int, card: GpuCard) -
 
 
 def tick_ms(costs: Mapping[str, StageCost], card: GpuCard) -> float:
-    """A whole tick: its stages one after another, and the host's part outside them."""
+    """Return the milliseconds of a whole tick: its stages one after another, and the host's part outside
+    them."""
     return 1000 * card.host_s + sum(cost.ms for cost in costs.values())
 
 

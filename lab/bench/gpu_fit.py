@@ -1,5 +1,5 @@
-"""Ticks measured on an H100 next to what ``antiphon.models.costs`` computes for them, whose constants are
-fitted to some of them.
+"""Compares ticks measured on an H100 with the times that ``antiphon.models.costs`` computes for them. Its
+constants are fitted to some of these ticks.
 
     python -m lab.bench.gpu_fit                            the table of docs/benchmarks/gpu.md
 """
@@ -34,7 +34,8 @@ class Point:
     tick: tuple[float, float, float]
 
     def ratios(self) -> dict[str, tuple[float, ...]]:
-        """Computed over measured, of each stage and of the tick, in the order of FILLS."""
+        """Return computed time divided by measured time, of each stage and of the tick, in the order of
+        FILLS."""
         size = published_sizes()[self.model]
         work, context, found = work_of(size, INT8), int(size.lm["context"]), dict[str, tuple[float, ...]]()
         for place, begun in enumerate((context, context // 2, 1)):
@@ -77,7 +78,7 @@ POINTS = (
 
 
 def lines() -> Iterator[str]:
-    """The table: how far each computed time is from the measured one."""
+    """Yield the lines of the table: how far each computed time is from the measured one."""
     yield "| rows | of the fit | encode | language model | decode | step |"
     yield "|---" * 6 + "|"
     for point in POINTS:

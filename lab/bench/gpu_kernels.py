@@ -46,7 +46,7 @@ SHORT_TURN = 720
 
 
 def faults(launch: Launch, code: MachineCode) -> Iterator[str]:
-    """The limits that a launch exceeds."""
+    """Yield a sentence for each limit that a launch exceeds."""
     bounds: dict[str, tuple[float, float]] = {
         "bytes of stack": (code.stack_bytes, STACK_BYTES.get(launch.name, 0)),
         "bytes shared": (code.shared_bytes, SMALLEST_SHARED_BYTES),
@@ -97,7 +97,7 @@ def _product_bounds(launch: Launch, code: MachineCode) -> dict[str, tuple[float,
 
 
 def launches_of(models: Sequence[str], rows: Sequence[int], form: Form) -> list[Launch]:
-    """One launch for each machine code in the ticks of these models, over each number of rows."""
+    """Return one launch for each machine code in the ticks of these models, over each number of rows."""
     sizes = published_sizes()
     return distinct(
         stage for model in models for count in rows for stage in traced(sizes[model], form, count).values()
@@ -105,7 +105,7 @@ def launches_of(models: Sequence[str], rows: Sequence[int], form: Form) -> list[
 
 
 def line(launch: Launch, code: MachineCode) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     shape = " ".join(f"{name}={value}" for name, value in launch.constants.items() if value is not None)
     loops = " + ".join(str(turn.total()) for turn in code.loops)
     return (
@@ -115,7 +115,7 @@ def line(launch: Launch, code: MachineCode) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a line for each machine code, followed by exceeded limits."""
+    """Print a line for each machine code, followed by exceeded limits; returns 1 if there are any."""
     parser = argparse.ArgumentParser(
         prog="python -m lab.bench.gpu_kernels",
         description=__doc__,

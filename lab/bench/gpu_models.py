@@ -47,18 +47,19 @@ class Size:
 
     @property
     def heard(self) -> int:
-        """Streams from Mimi's encoder."""
+        """The number of streams that Mimi's encoder gives to the language model."""
         return int(self.lm["n_q"] - self.lm["dep_q"])
 
     @property
     def codebooks(self) -> int:
-        """Mimi's levels in use."""
+        """The number of Mimi's levels in use."""
         return max(self.heard, int(self.lm["dep_q"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The bits of the layers' weights, 16 for ``dtype``, 8 or 4, and the form of keys and values."""
+    """The number formats of a model. ``bits`` of the layers' weights: 16 for ``dtype``, 8 or 4; ``kv`` is the
+    form of keys and values."""
 
     bits: int
     kv: KVForm
@@ -66,7 +67,7 @@ class Form:
 
     @classmethod
     def of(cls, *, is_int8: bool, dtype: torch.dtype = torch.bfloat16) -> Form:
-        """All in INT8, or nothing."""
+        """Return the form with weights, keys and values in INT8, or with no rounding."""
         return cls(8 if is_int8 else 16, KVForm.INT8 if is_int8 else KVForm.COMPUTE, dtype)
 
 
@@ -86,17 +87,17 @@ class Reads:
 
     @property
     def row_bytes(self) -> int:
-        """What sizing charges for a row: its state, and its part of a tick."""
+        """The bytes that sizing counts for a row: its state, and its part of a tick."""
         return self.state_bytes + TICK_ROW_BYTES
 
     def tick_bytes(self, rows: int, frames: int) -> int:
-        """Bytes for this number of rows that have received ``frames`` frames each."""
+        """Return the bytes of a tick over ``rows`` rows that have received ``frames`` frames each."""
         row = self.kv_bytes_per_frame * min(frames, self.context) + self.other_row_bytes
         return self.weights_bytes + rows * row
 
 
 def published_sizes() -> dict[str, Size]:
-    """The sizes that are computed."""
+    """Return the published sizes, by name."""
     mimi = MIMI_CONFIG
     sizes = (
         Size("moshi-7b", PipelineKind.DUPLEX, MOSHI_CONFIG, mimi),
@@ -108,7 +109,7 @@ def published_sizes() -> dict[str, Size]:
 
 
 def small_size(size: Size) -> Size:
-    """The same kind of model, of a size for a test on a CPU."""
+    """Return the same kind of model in a size for a test on a CPU."""
     mimi = {**size.mimi}
     mimi["seanet"] = {**mimi["seanet"], "dimension": 32, "n_filters": 4}
     mimi["quantizer"] = {
@@ -123,7 +124,7 @@ def small_size(size: Size) -> Size:
 
 
 def model_spec(size: Size) -> ModelSpec:
-    """The spec for a backend."""
+    """Return the specification of the model for a backend."""
     lm, mimi = size.lm, size.mimi
     bins = mimi["quantizer"]["bins"]
     return ModelSpec(
@@ -150,7 +151,7 @@ def model_spec(size: Size) -> ModelSpec:
 def empty_modules(
     size: Size, form: Form, attention: str = "torch", device: str = "meta"
 ) -> tuple[Mimi, LanguageModel]:
-    """Both modules with shapes and without memory, unless the device has some."""
+    """Return Mimi and the language model with shapes and without memory, unless the device has some."""
     with torch.device(device):
         mimi = Mimi(size.mimi, size.codebooks, attention="torch" if attention == "torch" else "auto")
         model = LanguageModel(
@@ -165,7 +166,7 @@ def empty_modules(
 def make_modules(
     size: Size, form: Form, device: torch.device, attention: str = "auto"
 ) -> tuple[Mimi, Generator]:
-    """Both modules with seeded random weights, in the state after loading."""
+    """Return Mimi and the generator with seeded random weights, in the state after loading."""
     mimi, model = empty_modules(size, form, attention)
     for module in (mimi, model):
         fill_randomly(module.to_empty(device=device))
@@ -174,7 +175,8 @@ def make_modules(
 
 
 def prepared(model: LanguageModel, form: Form, *, pack: bool = False) -> LanguageModel:
-    """A model whose linears have a form's bits, ready to run; with 4 bits its inputs are rounded too."""
+    """Return a model whose linears have a form's bits, ready to run; with 4 bits its inputs are rounded
+    too."""
     if form.bits == 4:
         for name, linear in list(model.named_modules()):
             if isinstance(linear, Linear) and follows_recipe(name):
@@ -184,12 +186,12 @@ def prepared(model: LanguageModel, form: Form, *, pack: bool = False) -> Languag
 
 
 def in_int4(linear: Linear) -> Int4Linear:
-    """A linear whose weights are rounded to the nearest of 16 values."""
+    """Return a linear whose weights are rounded to the nearest of 16 values."""
     return Int4Linear(*nearest_int4(linear.weight.data), linear.bias)
 
 
 def lm_spec(size: Size) -> LMSpec:
-    """The spec for its delay cache and its sampler."""
+    """Return the specification of the language model for its delay cache and its sampler."""
     spec = model_spec(size).lm
     assert spec is not None
     return spec
@@ -209,12 +211,12 @@ def fill_randomly(module: nn.Module) -> None:
 
 
 def paged_bytes(spec: TensorSpec) -> int:
-    """Bytes of a row's tensor on a GPU, where rings consist of whole pages."""
+    """Return the bytes of a row's tensor on a GPU, where rings consist of whole pages."""
     return row_bytes([spec]) if spec.position is None else row_pages(spec) * page_bytes([spec])
 
 
 def reads(size: Size, form: Form) -> Reads:
-    """The minimum bytes, from shapes only; embeddings count in memory only."""
+    """Return the minimum bytes that a tick reads, from shapes only; embeddings count in memory only."""
     mimi, model = empty_modules(size, form)
     lm = list(_linear_bytes(model, form))
     mimi_bytes = sum(tensor.nbytes for tensor in mimi.state_dict().values())

@@ -1,4 +1,4 @@
-"""The step of ``lab.bench.gpu_session`` that runs calls: on the real engine, in real time, at random
+"""The step of ``lab.bench.gpu_session`` that runs calls on the real engine, in real time, at random
 phases."""
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Filling:
 
 
 def paced(task: Task) -> Values:
-    """``task.batch`` calls with full rings: quantiles of frame latency, from due to taken."""
+    """Run ``task.batch`` calls with full rings; returns quantiles of frame latency, from due to taken."""
     backend = Filling(make_backend(task), task.size.lm["context"])
     bell, start_s = Wake(), time.perf_counter()
     engine = Engine(
@@ -106,5 +106,5 @@ def paced(task: Task) -> Values:
 
 
 def quantiles(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Values:
-    """p50, p99 and p99.9."""
+    """Return p50, p99 and p99.9 of the values."""
     return {f"p{share:g}": float(np.percentile(values, share)) for share in (50, 99, 99.9)}

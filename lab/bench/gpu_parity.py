@@ -57,7 +57,7 @@ SEEDED = SamplingParameters(text_seed=3, audio_seed=4)
 
 
 class Watched:
-    """A backend whose stages record their results, and continue with given ones if requested.
+    """A backend whose stages record their results, and continue with given codes and tokens if requested.
 
     Buffers are fixed by place, so captured graphs do the same. In the pipeline it replaces its sampler.
     """
@@ -103,13 +103,13 @@ class Watched:
         return hidden, logits
 
     def text(self, logits: Tensor, step: Step, frames: Tensor) -> Tensor:
-        """Sample, and record the logits."""
+        """Sample text tokens, and record the logits."""
         self.text_logits[: len(logits)].copy_(logits)
         assert self._sampler is not None
         return self._goes_on(0, self._sampler.text(logits, step, frames))
 
     def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:
-        """Sample, and record the logits."""
+        """Sample codes of a codebook, and record the logits."""
         self.audio_logits[: len(logits), codebook].copy_(logits)
         assert self._sampler is not None
         return self._goes_on(1 + codebook, self._sampler.audio(codebook, logits, frames))
@@ -121,7 +121,7 @@ class Watched:
 
 @dataclass
 class Compared:
-    """The largest relative error of each kind, and choices that no difference of logits explains."""
+    """The largest relative error of each kind, and the choices that no difference of logits explains."""
 
     bound: float
     errors: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -132,11 +132,11 @@ class Compared:
 
     @property
     def is_same(self) -> bool:
-        """Whether all of it is within limits."""
+        """Whether all errors and choices are within the limits."""
         return not self.wrong
 
     def add(self, name: str, got: Tensor, want: Tensor) -> None:
-        """Compare the values of both sides."""
+        """Compare the values of the GPU (``got``) with those of the CPU (``want``)."""
         error = float((got.double() - want.double()).norm() / want.double().norm().clamp_min(1e-12))
         self.note(name, error, self.bound)
 
@@ -147,13 +147,13 @@ class Compared:
             self.wrong.append(f"tick {self.ticks}: {name} differs by {error:.2g}, bound {bound:g}")
 
     def values(self) -> Values:
-        """As JSON."""
+        """Return the results as JSON."""
         return {"ticks": self.ticks, "errors": self.errors, "choices": self.choices,
                 "certain": self.certain, "wrong": self.wrong[:5]}  # fmt: skip
 
 
 def is_certain(logits: Tensor, off: float, parameters: tuple[float, int], noise: Tensor, chosen: int) -> bool:
-    """Whether a token is chosen if any values up to ``off`` are added to the logits ``[V]``.
+    """Whether ``chosen`` is still chosen if any values up to ``off`` are added to the logits ``[V]``.
 
     ``parameters``: temperature and top-k.
     """
@@ -173,7 +173,7 @@ def is_certain(logits: Tensor, off: float, parameters: tuple[float, int], noise:
 def compare(
     backends: tuple[HostBackend, HostBackend], ticks: int, bound: float, seed: int = PARITY_SEED
 ) -> Compared:
-    """Run ticks over some rows in random order, some of which restart, until one exceeds a limit."""
+    """Run ticks over some rows in random order, some of which restart, until an error exceeds its limit."""
     want, got = (
         Watched(backend, is_given=given) for backend, given in zip(backends, (False, True), strict=True)
     )
@@ -250,7 +250,8 @@ def _compare_choices(
 def two_backends(
     size: Size, *, int8: bool, rows: int, attention: str = "auto"
 ) -> tuple[HostBackend, HostBackend]:
-    """The same weights twice: on a CPU by torch only, and on the GPU by kernels and graphs.
+    """Return two backends with the same weights: on a CPU by torch only, and on the GPU by kernels and
+    graphs.
 
     Without a GPU the second is on the CPU too, with the same kernels interpreted.
     """
@@ -267,7 +268,7 @@ def two_backends(
 
 
 def parity(task: Task) -> Values:
-    """Sessions that pause and restart, with kernels in captured graphs, compared with a CPU's."""
+    """Compare sessions that pause and restart, with kernels in captured graphs, with a CPU's."""
     size = small_size(published_sizes()[task.model])
     if device().type == "cpu":
         size = replace(size, lm={**size.lm, **FEW_STREAMS})

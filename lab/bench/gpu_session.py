@@ -1,4 +1,5 @@
-"""Half an hour on a GPU: steps by value, each a process with its own time limit, with JSON after each.
+"""Runs the steps of a half-hour GPU session, the most useful first. Each is a process with a time limit; JSON
+is written after each.
 
     python -m lab.bench.gpu_session --plan first                    # correctness, ticks, profile: 10 minutes
     python -m lab.bench.gpu_session --plan first --budget-s 540     # the end of the plan is left out
@@ -41,7 +42,7 @@ SMALL_BATCH = 2
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A step of a plan: ``limit_s`` seconds at most."""
+    """A step of a plan, which takes ``limit_s`` seconds at most."""
 
     step: str
     limit_s: float
@@ -50,7 +51,7 @@ class Entry:
     bits: int = 8
 
     def words(self, *, is_small: bool) -> list[str]:
-        """The step as command line words; ``is_small``: with two rows, so that a step runs once."""
+        """Return the step as command line words; ``is_small``: with two rows, so that a step runs once."""
         batch = SMALL_BATCH if is_small else self.batch
         bits = [] if self.bits == 8 else ["--bits", str(self.bits)]
         named = ["--step", self.step, "--batch", str(batch), "--model", self.model]
@@ -120,13 +121,14 @@ STEPS = {
 
 
 def environment() -> dict[str, str]:
-    """The environment of a step: the repository's sources first, nothing of it installed."""
+    """Return the environment of a step: the repository's sources first, nothing of it installed."""
     paths = [str(ROOT / folder) for folder in SOURCES] + os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def run_step(words: Sequence[str], limit_s: float, log: Path, out: Path) -> dict[str, Any]:
-    """Run a step in a separate process group, ended when its time is over; its last line is the result."""
+    """Run a step in a separate process group, which is ended when its time is over; its last line is the
+    result."""
     command = [sys.executable, "-m", "lab.bench.gpu_session", *words, "--out", str(out)]
     start_s, error = time.monotonic(), None
     with log.open("a") as lines:
@@ -152,7 +154,7 @@ def run_step(words: Sequence[str], limit_s: float, log: Path, out: Path) -> dict
 
 
 def parity_of(results: dict[str, Any]) -> str:
-    """The mark of a step: whether kernels compute the same as a CPU, as far as known."""
+    """Return the mark of a step: whether kernels compute the same as a CPU, as far as known."""
     found = next((one for words, one in results.items() if "--step parity" in words), None)
     if found is None or "result" not in found:
         return "unknown"
@@ -245,7 +247,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command line. Returns the exit status."""
+    """Run the command line; returns the exit status."""
     options = arguments(argv)
     if options.plan:
         return 1 if run_plan(options) else 0

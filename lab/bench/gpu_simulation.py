@@ -37,7 +37,7 @@ LEAST_TICK_MS = 5.0
 def simulate(
     size: Size, calls: int, card: GpuCard, *, form: Form = INT8, seconds: float = 60.0
 ) -> tuple[float, float, float]:
-    """p50 and p99 of frame latency in ms, and the mean rows of a tick."""
+    """Simulate calls; returns p50 and p99 of frame latency in ms, and the mean rows of a tick."""
     name, work = size.name.partition(",")[0], work_of(size, form)
 
     @cache
@@ -66,13 +66,13 @@ def simulate(
 
 
 def rows_held(size: Size, form: Form, card: GpuCard) -> int:
-    """The rows of ``--slots auto`` by memory, with full rings."""
+    """Return the number of rows of ``--slots auto`` by memory, with full rings."""
     cost = reads(size, form)
     return most_rows(MemoryFacts(round(card.memory_bytes), cost.resident_bytes, cost.row_bytes))
 
 
 def calls_within(size: Size, form: Form, card: GpuCard, limit_ms: float) -> int:
-    """The most calls that fit at full contexts with a p99 latency below a limit."""
+    """Return the largest number of calls at full contexts with a p99 latency below ``limit_ms``."""
     low, high = 0, rows_held(size, form, card)
     while low < high:
         middle = high if not low else (low + high + 1) // 2  # usually memory is the limit
@@ -82,7 +82,7 @@ def calls_within(size: Size, form: Form, card: GpuCard, limit_ms: float) -> int:
 
 
 def form_lines(forms: Sequence[Form], cards: Sequence[GpuCard] = CARDS) -> Iterator[str]:
-    """Moshi 7B in several forms: one call, and the calls of each GPU, a line each."""
+    """Yield a line for each form of Moshi 7B: the tick of one call, and the number of calls of each GPU."""
     size = published_sizes()["moshi-7b"]
     for card in cards:
         cells = []
@@ -94,7 +94,7 @@ def form_lines(forms: Sequence[Form], cards: Sequence[GpuCard] = CARDS) -> Itera
 
 
 def call_lines() -> Iterator[str]:
-    """Latencies of calls, a line of the table each."""
+    """Yield the lines of the table of call latencies."""
     size = published_sizes()["moshi-7b"]
     heads = [f"{card.name} p50 / p99 ms, rows" for card in (H200, H100)]
     yield f"| computed, not measured: calls | {' | '.join(heads)} |"
@@ -108,7 +108,7 @@ def call_lines() -> Iterator[str]:
 
 
 def tick_lines() -> Iterator[str]:
-    """Ticks of one row and of many, a line of the table each."""
+    """Yield the lines of the table of ticks of one row and of many."""
     heads = [f"{card.name} empty / half / full ms" for card in (H200, H100)]
     yield f"| computed, not measured: tick | kernels | {' | '.join(heads)} |"
     yield "|---" * 4 + "|"
@@ -127,7 +127,7 @@ def tick_lines() -> Iterator[str]:
 
 
 def session_lines() -> Iterator[str]:
-    """A table of the steps of a GPU session that time ticks and run calls."""
+    """Yield the table of the steps of a GPU session that time ticks and run calls."""
     moshi = published_sizes()["moshi-7b"]
     most = {card: rows_held(moshi, INT8, card) for card in (H200, H100)}
     for (name, rows), limit_s in zip(TICKS, TICK_LIMITS_S, strict=True):
@@ -152,7 +152,7 @@ def session_lines() -> Iterator[str]:
 
 
 def main() -> int:
-    """All tables, line by line: a simulation takes seconds."""
+    """Print all tables line by line: a simulation takes seconds."""
     forms = map(form_lines, (KV_FORMS, WEIGHT_FORMS))
     for lines in (tick_lines(), call_lines(), session_lines(), *forms):
         for line in lines:

@@ -30,7 +30,7 @@ PADDING = 3
 
 
 class Silent(Filling):
-    """A backend whose rings are filled some seconds after its first step, and which says no words."""
+    """A backend whose rings are filled some seconds after its first step, and which outputs no words."""
 
     def __init__(self, task: Task) -> None:
         """Make the backend."""
@@ -50,7 +50,8 @@ class Silent(Filling):
 
 
 def sockets(task: Task) -> Values:
-    """``task.batch`` calls with full rings: quantiles of the time from sending a frame to its answer."""
+    """Run ``task.batch`` calls with full rings; returns quantiles of the time from sending a frame to its
+    answer."""
     try:
         from lab.bench.front_end_load import FRAME_S, Talkers
         from lab.bench.harness import running_server
@@ -88,7 +89,7 @@ def sockets(task: Task) -> Values:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until the process is ended."""
+    """Run the server until the process is ended."""
     parser = argparse.ArgumentParser(prog="python -m lab.bench.gpu_sockets")
     parser.add_argument("--port", required=True)
     parser.add_argument("--batch", type=int, required=True)

@@ -38,7 +38,7 @@ TILES = (
 
 
 def attention(task: Task) -> Values:
-    """The decode attention of one layer over full INT8 rings by split: GB/s of the ring read."""
+    """Time the decode attention of one layer over full INT8 rings by split, in GB/s of the ring read."""
     rows, capacity, heads = (2, 300, 2) if task.is_small else (64, 3000, 32)
     rings = []
     for _ in range(2):  # 1.6 GB each, so that none is in the cache
@@ -69,7 +69,7 @@ def attention(task: Task) -> Values:
 
 
 def products(task: Task) -> Values:
-    """The products of a layer by rows: ours, INT4's, other tiles, torch's, bfloat16's; microseconds.
+    """Time the products of a layer by rows, in microseconds: ours, INT4's, other tiles, torch's, bfloat16's.
 
     A batch above 1: of that number of rows only.
     """

@@ -20,13 +20,13 @@ WARM_UP_TICKS = 4
 
 
 def quantiles(times_ms: list[float]) -> Values:
-    """p50 and p99."""
+    """Return p50 and p99 of the times."""
     p50, p99 = np.quantile(times_ms, (0.5, 0.99))
     return {"p50": float(p50), "p99": float(p99)}
 
 
 def time_ticks(tick: Callable[[], dict[str, float]], ticks: int, *, silent: int) -> Values:
-    """Run ticks that return their stages' milliseconds; quantiles of the total and of each stage.
+    """Run ticks that return their stages' milliseconds; returns quantiles of the total and of each stage.
 
     Some uncounted ticks run before them, including the first ``silent`` of a call, which decode nothing.
     """
@@ -43,7 +43,7 @@ def time_ticks(tick: Callable[[], dict[str, float]], ticks: int, *, silent: int)
 
 
 def our_tick(backend: HostBackend, rows: int) -> Callable[[], dict[str, float]]:
-    """One tick of all rows."""
+    """Return a callable that runs one tick of all rows and returns its milliseconds by stage."""
     everyone, continues_elsewhere = np.arange(rows, dtype=np.int32), np.zeros(rows, dtype=np.bool_)
     random = np.random.default_rng(0)
     pcm = random.normal(0, 0.1, (rows, backend.info.spec.frame_samples)).astype(np.float32)
@@ -51,7 +51,7 @@ def our_tick(backend: HostBackend, rows: int) -> Callable[[], dict[str, float]]:
 
 
 def full_row(backend: HostBackend, frames: int) -> RowSnapshot:
-    """A row that appears to have received this number of frames, with rings full of noise."""
+    """Return the state of a row that appears to have received ``frames`` frames, with rings full of noise."""
     assert isinstance(backend.executor, TorchRows)
     specs, device = backend.executor.pipeline.state.specs, backend.executor.pipeline.device
     tensors = dict(backend.snapshot(0).tensors)
@@ -72,14 +72,14 @@ def full_row(backend: HostBackend, frames: int) -> RowSnapshot:
 
 
 def fill_context(backend: HostBackend, rows: int, frames: int) -> None:
-    """Make every row appear to have received this number of frames."""
+    """Make every row appear to have received ``frames`` frames."""
     full = full_row(backend, frames)
     for row in range(rows):
         backend.restore(row, full)
 
 
 def mark(marks: list[float], device: torch.device) -> None:
-    """Wait for the device, and record the time."""
+    """Wait for the device, and append the time to ``marks``."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     marks.append(time.perf_counter())

@@ -29,8 +29,8 @@ PROFILED_TICKS = 3
 
 
 def ticks(task: Task) -> Values:
-    """p50 and p99 of a tick and its stages, with empty, half full and full rings, with bytes and the
-    prediction."""
+    """Measure p50 and p99 of a tick and its stages, with empty, half full and full rings; also returns the
+    bytes read and the prediction."""
     start_s, context = time.perf_counter(), task.size.lm["context"]
     backend = make_backend(task)
     found: Values = {
@@ -68,12 +68,13 @@ def ticks(task: Task) -> Values:
 
 
 def middle_frames(frames: int, ticks: int) -> int:
-    """The frames that rows have received in the middle of ``ticks`` timed ticks."""
+    """Return the number of frames that rows have received in the middle of ``ticks`` timed ticks."""
     return frames + WARM_UP_TICKS + SILENT_TICKS + ticks // 2
 
 
 def profile(task: Task) -> Values:
-    """The time of a full tick by kernel. It runs in a separate process: a profiler slows down later work."""
+    """Measure the time of a full tick by kernel. It runs in a separate process: a profiler slows down later
+    work."""
     backend = make_backend(task)
     card, tick, kinds = card_here(), our_tick(backend, task.batch), [torch.profiler.ProfilerActivity.CPU]
     if device().type == "cuda":
@@ -105,7 +106,8 @@ def _stage_nodes(task: Task) -> list[Launches]:
 
 
 def nodes(task: Task) -> Values:
-    """Microseconds of one more kernel in a graph: torch's, Triton's, and with programmatic launch."""
+    """Measure the microseconds of one more kernel in a graph: torch's, Triton's, and with programmatic
+    launch."""
     count = 3 if task.is_small else CHAIN
     x, found = torch.zeros(gpu_chain.WIDTH, device=device()), Values(computed=1e6 * card_here().node_s)
 
@@ -131,7 +133,8 @@ def _chain(launch: Callable[[], object], count: int) -> None:
 
 
 def codec_step(codec: Mimi, state: State) -> PackedStep:
-    """A step over all rows in the form of a captured stage of the server, with kernels if there are any."""
+    """Return a step over all rows in the form of a captured stage of the server, with kernels if there are
+    any."""
     rows = torch.arange(state.rows, device=state.device)
     named = list(range(state.rows))
     return PackedStep(
@@ -145,7 +148,7 @@ def codec_step(codec: Mimi, state: State) -> PackedStep:
 
 
 def mimi(task: Task) -> Values:
-    """Encoder and decoder by rows, captured: in float32, and in TF32."""
+    """Time Mimi's encoder and decoder by rows, captured, in float32 and in TF32."""
     found, convolutions = Values(), torch.backends.cudnn
     with torch.no_grad():
         codec, _ = make_modules(task.size, task.form, device())
@@ -167,7 +170,7 @@ def mimi(task: Task) -> Values:
 
 
 def upstream(task: Task) -> Values:
-    """Ticks of upstream's own loop in the same run, if its package is available."""
+    """Time ticks of upstream's own loop in the same run, if its package is available."""
     try:
         made = upstream_tick(task.size, task.form, task.batch, device())
     except ImportError as error:

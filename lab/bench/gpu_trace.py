@@ -16,7 +16,8 @@ from tests.backends.torch.recorded import Operation, Recorder, places_of, stages
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of a tick: torch's ``operations``, launches among them, and our kernels' ``launches``."""
+    """One stage of a tick: torch's ``operations``, the kernels' launches among them, and our kernels'
+    ``launches``."""
 
     operations: tuple[Operation, ...]
     kernels: int
@@ -24,7 +25,7 @@ class Stage:
 
 
 def traced(size: Size, form: Form, rows: int, attention: str = "auto") -> dict[str, Stage]:
-    """The stages of a tick of this number of rows, with a GPU's branches; no memory is allocated."""
+    """Return the stages of a tick of ``rows`` rows, with a GPU's branches; no memory is allocated."""
     found = {}
     with fake_cuda() as cuda, torch.no_grad():
         mimi, model = empty_modules(size, form, attention, "cuda")
@@ -40,5 +41,5 @@ def traced(size: Size, form: Form, rows: int, attention: str = "auto") -> dict[s
 
 
 def distinct(stages: Iterable[Stage]) -> list[Launch]:
-    """One launch for each machine code of these stages."""
+    """Return one launch for each machine code of these stages."""
     return list(dict.fromkeys(launch for stage in stages for launch in stage.launches))

@@ -18,7 +18,8 @@ Tick: TypeAlias = Callable[[], dict[str, float]]
 
 
 def upstream_tick(size: Size, form: Form, batch: int, device: torch.device) -> AbstractContextManager[Tick]:
-    """A tick of ``batch`` rows, with a wait of the host after every stage; it streams within the block.
+    """Yield a tick of upstream's loop over ``batch`` rows, with a wait of the host after every stage; it
+    streams within the block.
 
     Raises:
         ImportError: moshi is not installed.

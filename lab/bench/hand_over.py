@@ -44,7 +44,7 @@ QUERY = f"ext=1&format=pcm_f32le&resume=1&{SEEDS}"
 
 
 class RollingWorkers(Protocol):
-    """Workers of one model behind a load balancer, of which one shuts down at a time."""
+    """Workers of one model behind a load balancer, which restart one at a time."""
 
     http: aiohttp.ClientSession
 
@@ -62,13 +62,13 @@ class RollingWorkers(Protocol):
         ...
 
     async def are_all_there(self) -> None:
-        """Wait until none is restarting."""
+        """Wait until no worker is restarting."""
         ...
 
 
 @dataclass
 class Roll:
-    """Workers that are processes."""
+    """Three workers in separate processes, behind a load balancer."""
 
     folder: Path
     model: str
@@ -85,7 +85,7 @@ class Roll:
         return f"http://127.0.0.1:{self.balancer_port}"
 
     def url_of(self, name: str) -> str:
-        """The direct URL of a worker."""
+        """Return the direct URL of a worker."""
         return f"http://{HOSTS[name]}:{self.port}"
 
     async def start(self, name: str) -> None:
@@ -114,7 +114,7 @@ class Roll:
             await asyncio.wait(away, return_when=asyncio.FIRST_COMPLETED)
 
     async def are_all_there(self) -> None:
-        """Wait until none is restarting."""
+        """Wait until no worker is restarting."""
         await asyncio.gather(*self.coming_back.values())
 
     def _is_up(self, name: str) -> bool:
@@ -127,7 +127,7 @@ class Roll:
 
 @contextlib.asynccontextmanager
 async def rolling(model: str, folder: Path) -> AsyncIterator[Roll]:
-    """Three workers, a name server and HAProxy."""
+    """Run three workers, a name server and HAProxy."""
     (folder / "secret").write_text(os.urandom(16).hex())
     (folder / "workers.map").write_text("".join(f"{name} worker-{name}\n" for name in HOSTS))
     tls = ROOT / "tests" / "serve" / "tls"
@@ -162,14 +162,15 @@ async def rolling(model: str, folder: Path) -> AsyncIterator[Roll]:
 
 
 async def until_admitted(http: aiohttp.ClientSession, url: str, balancer: Process) -> None:
-    """Wait until the load balancer has found a worker."""
+    """Wait until the load balancer admits calls, which needs a worker."""
     await answers(http, url, balancer)
 
 
 async def one_call(
     roll: RollingWorkers, number: int, delay_frames: int, *, is_moved: bool, frames: int = SPOKEN_FRAMES
 ) -> Spoken:
-    """Speak once; with ``is_moved`` the call's worker is drained meanwhile."""
+    """Ask one question in a call; with ``is_moved`` the call's worker is drained meanwhile. Returns the
+    call's result."""
     await roll.are_two_there()
     chance = np.random.default_rng(number)
     pcm = fit_clip(load_question(), frames * FRAME_S)
@@ -203,13 +204,13 @@ async def measure(roll: RollingWorkers, model: str, calls: int) -> tuple[Spoken,
 
 
 async def measure_processes(model: str, calls: int, folder: Path) -> tuple[Spoken, list[Spoken]]:
-    """The same for workers that are processes."""
+    """Run the calls of :func:`measure` on workers in separate processes."""
     async with rolling(model, folder) as roll:
         return await measure(roll, model, calls)
 
 
 def shown(name: str, values: list[float]) -> str:
-    """One line of a distribution."""
+    """Return one line about the distribution of values."""
     found = Distribution.of(values)
     if found is None:
         return f"{name:<24} none"
@@ -224,7 +225,8 @@ def went_on(spoken: Spoken) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Calls that continued, and had the words of the one that stayed; missing frames, and different ones."""
+    """Counts of moved calls: those that continued, those with the words of the unmoved call, and their
+    missing and different frames."""
 
     calls: int
     alive: int
@@ -245,12 +247,12 @@ class Tally:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every call continued as if it had stayed."""
+        """Whether every call continued as if it had not moved."""
         return self.calls == self.alive == self.same > 0 and self.lost == self.different == 0
 
 
 def report(model: str, whole: Spoken, found: list[Spoken]) -> str:
-    """The results of the calls so far."""
+    """Return the results of the calls so far as text."""
     tally = Tally.of(whole, found)
     calls = tally.calls
     lines = (
@@ -267,7 +269,8 @@ def report(model: str, whole: Spoken, found: list[Spoken]) -> str:
 
 
 def main() -> int:
-    """Print the results; 0 if every call continued as if it had stayed."""
+    """Run the command line and print the results; returns 0 if every call continued as if it had not
+    moved."""
     model, calls = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 200
     with tempfile.TemporaryDirectory(prefix="hand-over-") as folder:
         whole, found = asyncio.run(measure_processes(model, calls, Path(folder)))

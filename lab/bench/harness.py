@@ -1,4 +1,4 @@
-"""Common parts of benchmarks: a server, a probe of it, the machine's name, results on disk."""
+"""Common parts of benchmarks: a server, a probe of it, the machine's name, and results on disk."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RunningServer:
     process: psutil.Process
 
     def cpu_s(self) -> float:
-        """CPU time that it and its processes have used, all threads together.
+        """Return the CPU seconds of the server and its child processes, all threads together.
 
         Raises:
             BenchError: it is gone.
@@ -55,11 +55,11 @@ class RunningServer:
             return sum(cpu_s_of(each) for each in (self.process, *self.process.children()))
 
     def processes(self) -> list[psutil.Process]:
-        """All of its processes, the first process first."""
+        """Return all processes of the server, the first process first."""
         return [self.process, *self.process.children(recursive=True)]
 
     def rss_bytes(self) -> int:
-        """Its current memory.
+        """Return the resident memory of the server's processes.
 
         Raises:
             BenchError: it is gone.
@@ -69,7 +69,7 @@ class RunningServer:
 
 
 def cpu_s_of(process: psutil.Process) -> float:
-    """CPU time that one process has used, all threads together."""
+    """Return the CPU seconds of one process, all threads together."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
@@ -86,7 +86,8 @@ def _alive() -> Iterator[None]:
 def running_server(
     command: Callable[[int], Sequence[str]], log: Path, *, answers: str = "/readyz"
 ) -> Iterator[RunningServer]:
-    """The server of ``command(port)``, once ``answers`` returns a status below 500; always stopped.
+    """Run the server of ``command(port)``; yields it once ``answers`` returns a status below 500, and always
+    stops it.
 
     Raises:
         BenchError: it ended, or did not answer in time; with the end of its log.
@@ -102,7 +103,7 @@ def running_server(
 
 @contextmanager
 def terminable(name: str) -> Iterator[None]:
-    """Unwind a benchmark that is terminated or interrupted, so that its server ends, too.
+    """Unwind a benchmark that is terminated or interrupted, so that its server ends too.
 
     Raises:
         SystemExit: with code 1 for a BenchError, 130 or 143 for a signal; the next step is printed.
@@ -125,7 +126,7 @@ def terminable(name: str) -> Iterator[None]:
 
 
 def serve_command(*options: str) -> Callable[[int], list[str]]:
-    """``antiphon serve`` with these options, on a given port."""
+    """Return a function from a port to the command ``antiphon serve`` with these options."""
     return lambda port: [*ANTIPHON, "serve", "--port", str(port), "--log-level", "warning", *options]
 
 
@@ -144,7 +145,7 @@ def probe(url: str, *options: str) -> Values:
 
 
 def machine() -> Values:
-    """The machine and the versions that affect the numbers."""
+    """Return the machine and the versions that affect the numbers."""
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
@@ -202,7 +203,7 @@ class Results:
                 tell(f"{key}: other processes took {cores:.2f} cores; it is measured again")
 
     def attempt(self, key: str, run: Callable[[], Values]) -> Values:
-        """The result of ``run``, or its stored result under this key."""
+        """Return the result of ``run``, or the stored result of this key."""
         attempts: Values = self.values["attempts"]
         if key not in attempts:
             others = self._neighbours()
@@ -215,7 +216,7 @@ class Results:
         return found
 
     def save(self) -> None:
-        """Write everything, in one step."""
+        """Write all results to the file in one step."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
             "w", dir=self.path.parent, suffix=".tmp", delete=False, encoding="utf-8"
@@ -241,7 +242,7 @@ def warn_if_busy() -> None:
 
 
 def machine_line(values: Values) -> str:
-    """The machine in a line, for a report."""
+    """Return the machine as one line of a report."""
     found = values["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items() if version)
     memory_gib = found["memory_bytes"] / 2**30

@@ -67,7 +67,7 @@ class Raid:
         ]
 
     async def run(self, raiders: int) -> None:
-        """Send them all."""
+        """Send all messages over ``raiders`` connections at a time."""
         chats = max(1, round(CHAT_SHARE * raiders))
         async with asyncio.TaskGroup() as group:
             for number in range(raiders):
@@ -114,7 +114,8 @@ class Raid:
 
 
 def mutated(chance: random.Random, corpus: Sequence[bytes]) -> bytes:
-    """An unchanged input, or one with some bytes changed, or the start of one and the end of another."""
+    """Return an input unchanged, an input with some bytes changed, or the start of one input and the end of
+    another."""
     data = bytearray(chance.choice(corpus))
     kind = chance.randrange(4)
     if kind == 1 and data:
@@ -131,7 +132,7 @@ def mutated(chance: random.Random, corpus: Sequence[bytes]) -> bytes:
 async def talk(
     http: aiohttp.ClientSession, url: str, talkers: int, is_over: Callable[[], bool]
 ) -> list[Fate]:
-    """Repeated calls of this number of talkers, until it is over."""
+    """Repeat the calls of ``talkers`` talkers until ``is_over``; returns the results of the calls."""
     fates: list[Fate] = []
 
     async def one(seed: int) -> None:
@@ -145,7 +146,7 @@ async def talk(
 
 
 def shown(name: str, fates: Sequence[Fate]) -> str:
-    """A line about the calls."""
+    """Return a line about the calls."""
     due, lost, late = (sum(getattr(fate, key) for fate in fates) for key in ("due", "lost", "late"))
     foreign, ended = sum(fate.foreign for fate in fates), sum(bool(fate.ended) for fate in fates)
     longest_ms = max(fate.silence_ms for fate in fates)
@@ -156,7 +157,7 @@ def shown(name: str, fates: Sequence[Fate]) -> str:
 
 
 async def measure(messages: int, talkers: int, raiders: int) -> int:
-    """Both runs; 1 if a frame was lost or a call ended."""
+    """Run the quiet run and the run with hostile messages; returns 1 if a frame was lost or a call ended."""
     service = Service(*OPTIONS, environment={})
     connector = aiohttp.TCPConnector(limit=0)
     async with service.running(), aiohttp.ClientSession(connector=connector) as http:

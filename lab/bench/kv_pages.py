@@ -26,14 +26,14 @@ SETTLING_STEPS = 2000
 
 @dataclass(frozen=True, slots=True)
 class SharedPages:
-    """Mean number of calls, and evicted ones per thousand that ended."""
+    """The mean number of calls, and the evicted calls per thousand that ended."""
 
     calls: float
     evicted_per_1000: float
 
 
 def simulate(overcommit: float, minutes: float, *, steps: int = 40_000, seed: int = 0) -> SharedPages:
-    """Simulate this number of periods of 5.12 s, in which each call takes a page until its window is full."""
+    """Simulate ``steps`` periods of 5.12 s, in which each call takes one page until its window is full."""
     random = np.random.default_rng(seed)
     pages, slots = WHOLE_CALLS * WINDOW_PAGES, int(WHOLE_CALLS * overcommit)
     survival = np.exp(-PAGE_SLOTS * FRAME_S / (60 * minutes))

@@ -23,14 +23,14 @@ _NOISE_FRAMES = 64
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The number of minutes, and of frames in each (a real one has 750)."""
+    """The length of a call: its minutes, and the frames of each minute (750 in real time)."""
 
     minutes: int = 60
     frames_per_minute: int = FRAMES_PER_MINUTE
 
 
 def measure_call(backend: Backend, call: Call) -> Values:
-    """Step one row through the call at full speed, with noise as input.
+    """Step one row through the call at full speed, with noise as input, and measure each minute.
 
     By minute: ``cpu_ms`` and ``wall_ms`` of a step (summaries), and ``rss_bytes`` at its end.
     """
@@ -55,7 +55,7 @@ def measure_call(backend: Backend, call: Call) -> Values:
 
 
 def judge_call(found: Values) -> Values:
-    """Compare the last minute but one (59 of 60) with minute 5, or with the first if there are fewer.
+    """Compare the last minute but one (59 of 60) with minute 5, or with the first if there are fewer minutes.
 
     ``step_change`` and ``memory_change`` are fractions; ``holds`` is whether both are within the limits.
     """
@@ -75,7 +75,7 @@ def judge_call(found: Values) -> Values:
 
 
 def render_call(found: Values) -> str:
-    """The verdict in a paragraph of Markdown."""
+    """Return the verdict in a paragraph of Markdown."""
     verdict = judge_call(found)
     early, late = (found["minutes"][verdict[f"{when}_minute"] - 1] for when in ("early", "late"))
     steps = [

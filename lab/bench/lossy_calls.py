@@ -1,4 +1,4 @@
-"""Calls over a WebSocket and by WebRTC through a line that loses and delays IP packets, compared.
+"""Compares calls over a WebSocket with calls by WebRTC on a line that loses and delays IP packets.
 
     unshare -rn .venv/bin/python -m lab.bench.lossy_calls             fifteen minutes
     unshare -rn .venv/bin/python -m lab.bench.lossy_calls --rounds 1
@@ -67,7 +67,7 @@ QUERY: Final = f"ext=1&text_seed={SEED}&audio_seed={SEED}"
 
 @dataclass(slots=True)
 class Received:
-    """What one caller received: text, and packets as (arrival, place in the sound, length), in seconds.
+    """What one caller received: text, and packets as (arrival, position in the sound, length) in seconds.
 
     ``failed``: connections that were not up in time.
     """
@@ -88,7 +88,8 @@ class Received:
 
 
 def browser_packets(pcm: FloatArray) -> list[bytes]:
-    """Packets of 20 ms as a browser sends them by WebRTC: each with a copy of the one before, for losses."""
+    """Encode packets of 20 ms as a browser sends them by WebRTC: each has a copy of the one before, for
+    losses."""
     codec = AudioCodecContext.create("libopus", "w")
     codec.sample_rate, codec.layout, codec.format = RATE, "mono", "s16"
     codec.bit_rate = BITRATE
@@ -103,7 +104,7 @@ def browser_packets(pcm: FloatArray) -> list[bytes]:
 
 
 def pauses_in_order(packets: Sequence[tuple[float, float, float]]) -> list[float]:
-    """Seconds of each pause where packets are played in order, and the playback waits for the next one."""
+    """Return the seconds of each pause if packets are played in order and playback waits for the next one."""
     found, ends_s = [], packets[0][0] + PLAYOUT_S
     for at_s, _, length_s in packets:
         if at_s > ends_s:
@@ -114,7 +115,8 @@ def pauses_in_order(packets: Sequence[tuple[float, float, float]]) -> list[float
 
 
 def pauses_by_place(packets: Sequence[tuple[float, float, float]]) -> list[float]:
-    """Seconds of each pause where packets are played at their place, and late ones are left out."""
+    """Return the seconds of each pause if packets are played at their positions and late ones are left
+    out."""
     first_s, first_place_s, _ = packets[0]
     in_time = sorted(
         (place_s - first_place_s, length_s)
@@ -130,7 +132,7 @@ def pauses_by_place(packets: Sequence[tuple[float, float, float]]) -> list[float
 
 
 async def over_websocket(url: str, packets: Sequence[bytes]) -> Received:
-    """One call with these packets, over a WebSocket."""
+    """Make one call with these packets over a WebSocket."""
     received, begun_s, place_s = Received(), time.monotonic(), 0.0
     async with (
         aiohttp.ClientSession() as http,
@@ -158,7 +160,7 @@ async def over_websocket(url: str, packets: Sequence[bytes]) -> Received:
 
 
 async def by_webrtc(url: str, packets: Sequence[bytes]) -> Received:
-    """One call with these packets, by a peer connection; one that is not up in time is tried again."""
+    """Make one call with these packets over WebRTC; a connection that is not up in time is tried again."""
     received, begun_s = Received(), time.monotonic()
     while not await _connected(url, packets, received, begun_s):
         received.failed += 1
@@ -213,7 +215,7 @@ PAUSES: Final = {WEBSOCKET: pauses_in_order, WEBRTC: pauses_by_place}
 
 
 async def ask(url: str, rounds: int) -> list[Values]:
-    """Both callers, side by side; the result of each kind."""
+    """Run the WebSocket caller and the WebRTC caller at the same time; returns the result of each kind."""
     pcm, questions = script()
     packets = {WEBSOCKET: PacketEncoder(RATE, RATE).encode(pcm), WEBRTC: browser_packets(pcm)}
     found: dict[str, list[Received]] = {kind: [] for kind in CALLS}
@@ -226,7 +228,7 @@ async def ask(url: str, rounds: int) -> list[Values]:
 
 
 def summary(kind: str, calls: Sequence[Received], answers: Sequence[str]) -> Values:
-    """Right answers and pauses of the calls of a kind."""
+    """Summarise the correct answers and the pauses of the calls of a kind."""
     pauses = [pause_s for each in calls for pause_s in PAUSES[kind](each.packets)]
     grows = kind == WEBSOCKET
     delays_s = [PLAYOUT_S + grows * sum(pauses_in_order(each.packets)) for each in calls]
@@ -247,7 +249,7 @@ def summary(kind: str, calls: Sequence[Received], answers: Sequence[str]) -> Val
 
 
 def answered(text: str, answers: Sequence[str]) -> int:
-    """The number of answers in a text, each after the one before."""
+    """Return the number of answers that the text has in this order."""
     words, right, at = " ".join(text.split()), 0, 0
     for answer in answers:
         if (place := words.find(answer, at)) >= 0:
@@ -269,7 +271,7 @@ async def measure(log: Path, rounds: int, seed: int, *, loss: float, delay_s: fl
 
 
 def main() -> None:
-    """Measure, and print a JSON line for each line and kind."""
+    """Measure, and print a JSON line for each line and kind of call."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=15, help="of six questions [%(default)s]")
     parser.add_argument("--seed", type=int, default=1, help="[%(default)s]")

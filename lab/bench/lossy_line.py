@@ -39,7 +39,7 @@ NEW_NETWORK: Final = 0x40000000
 
 @dataclass(slots=True)
 class Direction:
-    """Packets from one device to the other: a share is lost, the others are delayed, in order."""
+    """One direction of the line: a share of the packets is lost, the others are delayed, in order."""
 
     source: int
     target: int
@@ -53,7 +53,7 @@ class Direction:
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def take(self) -> None:
-        """Move the packets that wait."""
+        """Read the waiting packets of one device, and drop each or send it to the other device later."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 packet = os.read(self.source, MTU + 64)
@@ -72,17 +72,17 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An open line; ``directions``: from the far end, and to it."""
+    """An open line; ``directions`` are from the far end, and to it."""
 
     namespace: int
     directions: tuple[Direction, Direction]
 
     def far(self, *command: str) -> list[str]:
-        """A command that runs at the far end."""
+        """Return the command that runs ``command`` at the far end."""
         return ["nsenter", f"--net=/proc/{self.namespace}/ns/net", *command]
 
     async def python(self, *words: str) -> str:
-        """The output of a Python module at the far end.
+        """Run a Python module at the far end; returns its output.
 
         Raises:
             BenchError: it failed.
@@ -98,7 +98,7 @@ class Line:
 
 @asynccontextmanager
 async def lossy_line(seed: int, *, loss: float, delay_s: float) -> AsyncIterator[Line]:
-    """A line for the block; ``delay_s`` is the longest delay of a packet.
+    """Open a line for the block; ``delay_s`` is the longest delay of a packet.
 
     Raises:
         BenchError: this process may not make devices.
@@ -181,6 +181,6 @@ def _enter(libc: ctypes.CDLL, namespace: int) -> None:
 
 
 def shares(directions: Sequence[Direction]) -> str:
-    """The packets of a line, as text."""
+    """Return the numbers of passed and lost packets of each direction as text."""
     passed, lost = (sum(getattr(it, name) for it in directions) for name in ("passed", "lost"))
     return f"{lost} of {passed + lost} packets lost"

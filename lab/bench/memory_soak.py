@@ -1,5 +1,5 @@
-"""Checks that the server's memory stays constant: callers that come and go for ten minutes, with its size
-once a second.
+"""Checks that the server's memory stays constant while callers come and go for ten minutes; its size is
+sampled once a second.
 
     python -m lab.bench.memory_soak                     16 callers, ten minutes, the default model
     python -m lab.bench.memory_soak --quick             seconds, to see that it works
@@ -57,7 +57,8 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The length, the number of callers, the length of their calls, and the server's options."""
+    """The settings of a run: its length, the number of callers, the lengths of their calls, and the server's
+    options."""
 
     seconds: float = 600.0
     callers: int = 16
@@ -83,7 +84,7 @@ class Tally:
 
 
 class Soak:
-    """A number of callers who call repeatedly, until stopped or the time is over."""
+    """Callers who call repeatedly until they are stopped or the time is over."""
 
     def __init__(self, settings: Settings, url: str, stop: Stop) -> None:
         """Prepare the callers' speech, without calling."""
@@ -110,7 +111,7 @@ class Soak:
         self._delay_frames = facts.delay_frames or 0
 
     async def run(self, server: RunningServer) -> None:
-        """Run all calls and sample the server's memory."""
+        """Run all calls, and sample the server's memory."""
         await self.learn()
         self._begun_s = time.monotonic()
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
@@ -128,7 +129,7 @@ class Soak:
             await asyncio.gather(*callers, return_exceptions=True)
 
     async def call_again(self, http: aiohttp.ClientSession, caller: int) -> None:
-        """One caller's calls, one after the other."""
+        """Run one caller's calls, one after the other."""
         chance = random.Random(caller)
         number = caller
         while True:
@@ -169,14 +170,15 @@ class Soak:
 
 
 def shortened(clip: EncodedClip, seconds: float) -> EncodedClip:
-    """The start of a clip, in whole frames."""
+    """Return the start of a clip, in whole frames."""
     frames = max(1, min(clip.frames, round(seconds * 12.5)))
     messages = clip.messages[: frames * FRAME_SAMPLES // clip.message_samples]
     return EncodedClip(clip.format, messages, clip.message_samples, frames)
 
 
 def summarise(samples: Sequence[tuple[float, int]], *, warm_up_s: float) -> Values:
-    """Memory after the warm-up: first and last tenth (medians), slope by least squares, and the maximum.
+    """Summarise memory after the warm-up: medians of the first and last tenth, least-squares slope, and
+    maximum.
 
     ``samples`` are (seconds, bytes). In a run that was cut short, at most a quarter is warm-up.
 
@@ -201,7 +203,7 @@ def summarise(samples: Sequence[tuple[float, int]], *, warm_up_s: float) -> Valu
 
 
 def render(values: Values) -> str:
-    """The report in Markdown."""
+    """Return the report in Markdown."""
     memory, calls, settings = values["memory"], values["calls"], values["settings"]
     latency = calls["latency_ms"]
     p99 = f"{latency['p99']:.1f} ms" if latency else "not measured"
@@ -220,7 +222,7 @@ def render(values: Values) -> str:
 
 
 def plot(values: Values, path: Path) -> None:
-    """Resident memory over time.
+    """Plot resident memory over time, and write the figure to ``path``.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -240,7 +242,7 @@ def plot(values: Values, path: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run, then write JSON, figure and text."""
+    """Run the soak, and write JSON, figure and text."""
     options = _parse(argv)
     settings: Settings = options.settings
     results = Results(options.out / "memory-soak.json", settings=asdict(settings), resume=False)

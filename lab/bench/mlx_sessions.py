@@ -59,7 +59,8 @@ CHIPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Bytes that a tick reads and a machine stores: once, and for each session of full context."""
+    """Bytes that a tick reads and that a machine stores: once for the weights, and for each session of full
+    context."""
 
     weights_read: float
     weights_held: float
@@ -67,7 +68,7 @@ class Load:
     session_held: float
 
     def sessions(self, chip: Chip) -> tuple[int, str]:
-        """The number of sessions of a chip, and its limit: "bandwidth" or "memory"."""
+        """Return the number of sessions that a chip holds, and what limits it: "bandwidth" or "memory"."""
         readable = chip.gb_per_s * 1e9 * BANDWIDTH_SHARE * TICK_S
         by_bandwidth = int(max(0.0, readable - self.weights_read) / self.session_read)
         if not by_bandwidth and self.weights_read + self.session_read <= ALONE * readable:
@@ -82,7 +83,8 @@ def _layer_parameters(dim: int, feed_forward: float) -> int:
 
 
 def read_parameters(lm: Mapping[str, Any]) -> int:
-    """Weights of a language model that every tick reads: layers and heads, all steps of the depformer."""
+    """Return the number of weights of a language model that every tick reads: layers, heads, all depformer
+    steps."""
     dim = lm["dim"]
     count: int = lm["num_layers"] * _layer_parameters(dim, lm["hidden_scale"] * dim) + dim * lm["text_card"]
     if lm["dep_q"]:
@@ -93,7 +95,7 @@ def read_parameters(lm: Mapping[str, Any]) -> int:
 
 
 def table_parameters(lm: Mapping[str, Any]) -> int:
-    """Weights that are looked up, a row at a time: stored, but almost not read."""
+    """Return the number of weights that are looked up a row at a time: stored, but almost not read."""
     count: int = lm["dim"] * (lm["n_q"] * (lm["card"] + 1) + lm["text_card"] + 1)
     if lm["dep_q"]:
         entries = (lm["dep_q"] - 1) * (lm["card"] + 1) + lm["text_card"] + 1
@@ -102,7 +104,7 @@ def table_parameters(lm: Mapping[str, Any]) -> int:
 
 
 def load_of(lm: Mapping[str, Any], weight_bytes: float, kv_bytes: float) -> Load:
-    """The load of a model with this number of bytes per weight, and per number in its rings."""
+    """Return the load of a model with this number of bytes per weight, and per number in its rings."""
     ways = 2 if lm["dep_q"] else 1  # a model without audio output decodes nothing
     heard = lm["n_q"] - lm["dep_q"]
     tables = heard * MIMI_CONFIG["quantizer"]["bins"] * MIMI_CONFIG["quantizer"]["dimension"]
@@ -126,7 +128,7 @@ MODELS: Final[Mapping[str, Load]] = {
 
 
 def table() -> str:
-    """The table, in Markdown."""
+    """Return the table in Markdown."""
     head = ["model", "weights read, GB", "a session, MB", *(f"{c.name}, {c.gb_per_s:g} GB/s" for c in CHIPS)]
     lines = [head, ["---"] * len(head)]
     for name, load in MODELS.items():
@@ -139,7 +141,7 @@ def table() -> str:
 
 
 def main(argv: list[str]) -> int:
-    """The command line. Returns the exit status."""
+    """Run the command line; returns the exit status."""
     if argv:
         print(__doc__)
         return 0 if argv[0] in ("-h", "--help") else 2

@@ -1,5 +1,4 @@
-"""Checks whether a session on mlx keeps its speed and its memory. It runs ten thousand steps of a small
-model.
+"""Checks whether a session on mlx keeps its speed and its memory over ten thousand steps of a small model.
 
   python -m lab.bench.mlx_soak                           a seeded duplex model, 10,000 steps: 13 minutes of a
                                                      call, its windows filled hundreds of times
@@ -38,7 +37,7 @@ MORE_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Tenth:
-    """A tenth of the run: its median step, mlx's memory, and the process's."""
+    """A tenth of the run: its median step, the memory that mlx holds, and the memory of the process."""
 
     steps: int
     step_ms: float
@@ -47,7 +46,8 @@ class Tenth:
 
 
 def soak(backend: Backend, steps: int) -> Iterator[Tenth]:
-    """Step every row of a backend, ``steps`` times in total; one session, never reset."""
+    """Step every row of a backend, ``steps`` times in total, in one session without a reset; yields each
+    tenth."""
     slots, process = backend.info.slots, psutil.Process()
     random, rows = np.random.default_rng(0), np.arange(slots, dtype=np.int32)
     pcm = random.normal(0, 0.1, (16, slots, backend.info.spec.frame_samples)).astype(np.float32)
@@ -63,7 +63,7 @@ def soak(backend: Backend, steps: int) -> Iterator[Tenth]:
 
 
 def judge(second: Tenth, last: Tenth) -> list[str]:
-    """The values that grew, as text."""
+    """Return a line for each value that grew from the second tenth to the last."""
     grown = []
     if last.step_ms > SLOWER * second.step_ms:
         grown.append(f"a step took {second.step_ms:.2f} ms and takes {last.step_ms:.2f}")
@@ -73,7 +73,7 @@ def judge(second: Tenth, last: Tenth) -> list[str]:
 
 
 def main(argv: list[str]) -> int:
-    """The command line. Returns the exit status: 1 if a value grew."""
+    """Run the command line; returns the exit status: 1 if a value grew."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""The most sessions that this machine holds with a model, by the definition of capacity.
+"""Measures the most sessions that this machine holds with a model, by the definition of capacity.
 
     python -m lab.bench.model_capacity FOLDER           ten minutes; with --runs 1 three
     python -m lab.bench.model_capacity --quick          seconds, on a small seeded one, to see that it works
@@ -80,7 +80,7 @@ QUICK = Settings(
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The subject of a run: the server's ``--model``, its name, and the callers' audio."""
+    """The model of a run: the server's ``--model``, the model's name, and the protocol of its callers."""
 
     model: str
     name: str
@@ -88,7 +88,7 @@ class Subject:
 
     @classmethod
     def of(cls, model: str) -> Subject:
-        """A model by its name for ``antiphon serve``."""
+        """Return the subject for a model named as for ``antiphon serve``."""
         spec = load_checkpoint(model).spec
         return cls(model, spec.name, PROTOCOLS[spec.kind])
 
@@ -122,7 +122,7 @@ def _small_model(folder: Path) -> str:
 
 
 def run(results: Results, settings: Settings, subject: Subject) -> None:
-    """Measure everything, saving each number at once."""
+    """Measure everything, and save each number at once."""
     warn_if_busy()
     hold = hold_speech if subject.protocol == "tts" else hold_conversation
 
@@ -149,7 +149,8 @@ def run(results: Results, settings: Settings, subject: Subject) -> None:
 def hold_conversation(
     settings: Settings, subject: Subject, sessions: int, *, full_load_s: float, seed: int
 ) -> Values:
-    """One load on a fresh server: its results, and the reasons why it does not prove capacity, if any."""
+    """Run a load on a fresh server; returns its results, and the reasons why it does not prove capacity, if
+    any."""
     seconds = full_load_s + sessions * RAMP_S_PER_SESSION + settings.ramp_s
     sound = ("--format", FORMAT) if subject.protocol == "chat" else ()
     values = _probe(
@@ -181,7 +182,8 @@ def hold_conversation(
 def hold_speech(
     settings: Settings, subject: Subject, sessions: int, *, full_load_s: float, seed: int
 ) -> Values:
-    """The same for a load of texts; each session's voice samples with its ``seed``."""
+    """Run a load of texts as :func:`hold_conversation` does; each session's voice samples with its
+    ``seed``."""
     words = [COUNT[index % len(COUNT)] for index in range(int(full_load_s * WORDS_PER_S))]
     values = _probe(
         settings,
@@ -204,7 +206,7 @@ def hold_speech(
 
 
 def read_file(settings: Settings, subject: Subject) -> Values:
-    """One recording as fast as the server accepts it."""
+    """Measure the transcription of one recording as fast as the server accepts it."""
     values = _probe(settings, subject, 1, "--seconds", f"{settings.file_s:g}", "--as-fast-as-possible")
     report = values["report"]
     return {"realtime_factor": report["realtime_factor"], "lost": report["counts"]["lost"]}
@@ -223,7 +225,7 @@ def _probe(settings: Settings, subject: Subject, slots: int, *words: str) -> Val
 
 
 def render(values: Values) -> str:
-    """The result as text."""
+    """Return the result as text."""
     settings = values["settings"]
     attempts = {key: it for key, it in values["attempts"].items() if key != "file"}
     lines = [

@@ -1,4 +1,4 @@
-"""The memory of a model, each form in a fresh process, for ``lab.bench.cpu_models --only memory``.
+"""Measures the memory of a model, each form in a fresh process, for ``lab.bench.cpu_models --only memory``.
 
     python -m lab.bench.model_memory out/bench/graphs/mimi-full int8 8 2      one form, as JSON
 
@@ -35,7 +35,7 @@ Steps: TypeAlias = tuple[Sequence[Callable[[], object]], int]
 
 
 def measure_memory(folder: Path, form: str, rows: int, threads: int) -> Values:
-    """Bytes of a form of the model that ``folder`` is named after, in a separate process.
+    """Measure the bytes of a form of the model that ``folder`` is named after, in a separate process.
 
     ``weights_bytes`` and ``running_bytes``: its growth while loading, and while stepping rows.
     ``state_bytes``: the rows' state between steps. ``peak_bytes``: the most memory above that before loading.
@@ -52,7 +52,7 @@ def measure_memory(folder: Path, form: str, rows: int, threads: int) -> Values:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure a form in this process, and print it."""
+    """Measure a form in this process, and print the bytes as JSON."""
     folder, form, rows, threads = argv
     make = _upstream if form == UPSTREAM else _graphs
     print(json.dumps(_grow(make(Path(folder), form, int(rows), int(threads)))))
@@ -129,7 +129,8 @@ def _peak_bytes() -> int:
 
 
 def render(attempts: Mapping[str, Values]) -> str:
-    """A section in Markdown of the attempts called ``memory MODEL FORM ROWS``; empty when there are none."""
+    """Return a section in Markdown of the attempts called ``memory MODEL FORM ROWS``; empty if there are
+    none."""
     rows = [_row(key, found) for key, found in attempts.items() if key.startswith("memory ")]
     if not rows:
         return ""

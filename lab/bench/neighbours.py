@@ -16,13 +16,14 @@ MOST_CORES: Final = 0.2
 
 
 def busy_cpu_s() -> float:
-    """CPU time of the machine so far, on all cores."""
+    """Return the seconds that all cores of the machine have been busy so far."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
 
 
 def own_cpu_s() -> float:
-    """CPU time of this process and of all that it has started, including ended ones."""
+    """Return the CPU seconds of this process and of all processes that it has started, including ended
+    ones."""
     total = 0.0
     me = psutil.Process()
     for process in (me, *me.children(recursive=True)):
@@ -34,7 +35,7 @@ def own_cpu_s() -> float:
 
 @dataclass
 class Neighbours:
-    """The CPU of other processes since its creation, in cores."""
+    """The CPU use of other processes since the creation of this object, in cores."""
 
     busy_s: Callable[[], float] = busy_cpu_s
     own_s: Callable[[], float] = own_cpu_s
@@ -45,6 +46,6 @@ class Neighbours:
         self._began_s, self._others_s = self.clock(), self.busy_s() - self.own_s()
 
     def cores(self) -> float:
-        """Cores that other processes kept busy so far."""
+        """Return the mean number of cores that other processes have kept busy so far."""
         others_s = self.busy_s() - self.own_s() - self._others_s
         return max(0.0, others_s) / max(self.clock() - self._began_s, 1e-9)

@@ -1,5 +1,5 @@
-"""Opens an exported graph of ``lab.bench.onnx_models`` with all its rows far in their calls; without
-torch."""
+"""Opens an exported graph of ``lab.bench.onnx_models`` with all its rows far in their calls. It does not
+import torch."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ SOMETHING = 0.01
 
 @dataclass(frozen=True, slots=True)
 class GraphFile:
-    """A stage of a model: the graph, and its entry of the graph table."""
+    """The graph of a stage of a model, and its entry of the graph table."""
 
     path: Path
     form: GraphFormat
 
     @classmethod
     def exported(cls, folder: Path, recipe: str, stage: str) -> GraphFile:
-        """A stage by a recipe: ``folder/RECIPE/STAGE.onnx``, with its table next to it."""
+        """Return a stage by a recipe: ``folder/RECIPE/STAGE.onnx``, with its table next to it."""
         path = folder / recipe / f"{stage}.onnx"
         return cls(path, graph_from_json(json.loads(path.with_suffix(".json").read_text()), stage))
 
     @classmethod
     def shipped(cls, checkpoint: Checkpoint, stage: str) -> GraphFile:
-        """A stage of a model that has graphs."""
+        """Return a stage of a model that has graphs."""
         form = checkpoint.graphs[stage]
         return cls(checkpoint.file(form.file), form)
 
     @property
     def bytes(self) -> int:
-        """Bytes on disk, including a separate data file."""
+        """The bytes of the graph on disk, including a separate data file."""
         return sum(path.stat().st_size for path in self.path.parent.glob(f"{self.path.name}*"))
 
     def session(self, threads: int, *, spin: bool = False) -> Session:
-        """Open it as the server does, on the CPU."""
+        """Open the graph as the server does, on the CPU."""
         return open_session(self.path, pick_provider("cpu")[1], threads, spin=spin)
 
     def rows(self, session: Session, rows: int, split: SplitSession | None = None) -> Graph:
-        """Rows for a session of it, all of which advance and are far in their calls.
+        """Return rows for a session of the graph, all of which advance and are far in their calls.
 
         Rings are overwritten, so that they are memory and not the system's shared page of zeros.
         """

@@ -56,7 +56,8 @@ Calls: TypeAlias = dict[str, Callable[[], object]]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How graphs are measured: their folder, full size or small, the number of threads and of rounds.
+    """How graphs are measured: their folder, full size or small, the number of threads, and the number of
+    rounds.
 
     With ``spin`` a form of each model is also measured on threads that spin.
     """
@@ -68,7 +69,7 @@ class Setting:
     turns: int
 
     def folder(self, model: str) -> Path:
-        """The folder of a model's graphs, exported if necessary."""
+        """Return the folder of a model's graphs, which are exported if necessary."""
         name = f"{model}-{self.size}"
         folder = self.graphs / name
         export(MODELS[name], folder, EXPORTS[model])
@@ -76,7 +77,8 @@ class Setting:
 
 
 def measure_model(model: str, rows: int, setting: Setting) -> Values:
-    """One frame of ``rows`` rows, by upstream and by every form, alternating; and the bytes of files.
+    """Time one frame of ``rows`` rows, by upstream and by every form, alternately; also returns the bytes of
+    files.
 
     With a language model: also its encoder.
     """
@@ -99,7 +101,7 @@ def measure_model(model: str, rows: int, setting: Setting) -> Values:
 
 
 def graph_calls(folder: Path, form: str, stages: Sequence[str], rows: int, setting: Setting) -> Calls:
-    """A frame of each stage."""
+    """Return for each stage a callable that computes one frame."""
     calls: Calls = {}
     for stage in stages:
         file = GraphFile.exported(folder, form.split()[0], stage)
@@ -109,7 +111,8 @@ def graph_calls(folder: Path, form: str, stages: Sequence[str], rows: int, setti
 
 
 def calls_in_parts(folder: Path, stages: Sequence[str], rows: int, threads: int, stack: ExitStack) -> Calls:
-    """A frame of each stage, its rows in one part per thread, as the server runs a small graph."""
+    """Return for each stage a callable that computes one frame with its rows divided into one part per
+    thread, as the server runs a small graph."""
     pool = stack.enter_context(ThreadPoolExecutor(threads - 1))
     calls: Calls = {}
     for stage in stages:
@@ -159,7 +162,7 @@ def _form(seeded: Seeded, recipe: Recipe) -> Recipe:
 
 
 def seeded_stages(seeded: Seeded, recipe: Recipe) -> Iterator[tuple[str, ExportedStage]]:
-    """The stages of a language model, or of a Mimi."""
+    """Yield each stage of a language model or of a Mimi, by name."""
     with torch.device("meta"):
         is_lm = "lm" in seeded.stages
         model = LanguageModel(seeded.config, steps=0) if is_lm else Mimi(seeded.config, seeded.codebooks)
@@ -177,7 +180,7 @@ def seeded_stages(seeded: Seeded, recipe: Recipe) -> Iterator[tuple[str, Exporte
 
 
 def with_weights(model: nn.Module) -> nn.Module:
-    """The model with weights that keep the level of signals."""
+    """Return the model with seeded weights that keep the level of signals."""
     torch.manual_seed(0)
     model.to_empty(device="cpu")
     for tensor in model.state_dict().values():
@@ -189,7 +192,7 @@ def with_weights(model: nn.Module) -> nn.Module:
 
 
 def render(attempts: Mapping[str, Values]) -> str:
-    """A section in Markdown of the attempts called ``onnx MODEL ROWS``; empty when there are none."""
+    """Return a section in Markdown of the attempts called ``onnx MODEL ROWS``; empty if there are none."""
     lines = [line for key, found in attempts.items() if key.startswith("onnx ") for line in _rows(key, found)]
     if not lines:
         return ""

@@ -1,4 +1,4 @@
-"""The work of the nodes of a graph: bytes that no cache holds between frames, and multiplications."""
+"""The work of a graph's nodes: the bytes that they read again for each frame, and their multiplications."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOOK_UPS: Final = IN_PLACE | {"Gather", "GatherND"}
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node in the runtime's graph: its name, its weights' shapes, and the bytes it reads.
+    """A node in the runtime's graph: its name, the shapes of its weights, and the bytes that it reads.
 
     ``weight_bytes`` are the same for any number of rows, ``state_bytes`` those of the profiled rows.
     """
@@ -45,7 +45,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a node of a stage in a frame of ``rows`` rows."""
+    """The work of a node of a stage for one frame of ``rows`` rows."""
 
     operator: str
     weight_bytes: int
@@ -54,7 +54,7 @@ class Work:
     rows: int
 
     def least_s(self, rows: int, rates: Rates) -> float:
-        """Minimum seconds of the work, for another number of rows."""
+        """Return the minimum seconds of the work for another number of rows."""
         share = rows / self.rows
         products = self.products * share if self.operator in SUMMED | ROUNDED else 0
         kind = INT8 if self.operator in ROUNDED else FLOAT32
@@ -71,18 +71,18 @@ class Profile:
 
     @property
     def runs(self) -> Sequence[Values]:
-        """The runs that count."""
+        """The runs without those at the start, which do not count."""
         return [event for event in self.events if event["name"] == RUN][UNTIMED_TURNS:]
 
     def kernels_of(self, run: Values) -> Iterator[Values]:
-        """The events of nodes within a run."""
+        """Yield the events of nodes within a run."""
         end = run["ts"] + run["dur"]
         for event in self.events:
             if event["name"].endswith(KERNEL) and run["ts"] <= event["ts"] <= end:
                 yield event
 
     def work_of(self, event: Values) -> tuple[str, Work]:
-        """The name of an event's node, and its work."""
+        """Return the name of an event's node, and its work."""
         name = event["name"].removesuffix(KERNEL)
         node = self.nodes.get(name, Node(name))
         made = products(event["args"], node)
@@ -90,14 +90,14 @@ class Profile:
         return name, work
 
     def works(self) -> list[Work]:
-        """The work of each node of a run."""
+        """Return the work of each node of a run."""
         return list(dict(map(self.work_of, self.kernels_of(self.runs[-1]))).values())
 
 
 def take_profile(
     file: GraphFile, rows: int, threads: int, runs: int, beside: Callable[[], object] = lambda: None
 ) -> Profile:
-    """Run a stage with the runtime's own profiler, and ``beside`` after each run."""
+    """Run a stage with the runtime's own profiler, and ``beside`` after each run; returns the profile."""
     with tempfile.TemporaryDirectory() as scratch:
         options = session_options(threads)
         options.enable_profiling = True
@@ -116,7 +116,7 @@ def take_profile(
 
 
 def read_nodes(model: onnx.ModelProto, state: Mapping[str, int]) -> dict[str, Node]:
-    """The nodes of the runtime's optimised graph, by name, with the weights and state that they read.
+    """Return the nodes of the runtime's optimised graph by name, with the weights and state that they read.
 
     ``state``: the bytes of each input that is state. A view reads nothing, but a reader of a view reads its
     content; the same applies to a ring that was written in place.
@@ -147,7 +147,8 @@ def _bytes(tensor: onnx.TensorProto) -> int:
 
 
 def products(event: Values, node: Node) -> int:
-    """Multiplications of a node, by the shapes of its event; 0 for an operator without products."""
+    """Return the number of multiplications of a node, by the shapes of its event; 0 for an operator without
+    products."""
     operator, kernel = event["op_name"], next((w for w in node.weights if len(w) > 2), ())
     given, made = (_elements(event[key][0]) for key in ("input_type_shape", "output_type_shape"))
     if operator in ("Conv", "ConvTranspose") and kernel:

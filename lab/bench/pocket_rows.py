@@ -47,8 +47,8 @@ TEXT: Final = "One two three four five, six seven eight nine ten, and all the ot
 
 
 def measure_rows(backend: PocketBackend, callers: int, frames: int) -> Values:
-    """Frames of this number of callers, alternating between one row after the other and all together; and the
-    difference of the sounds."""
+    """Time frames of ``callers`` callers, alternately with one row after the other and with all rows
+    together; also returns how far the sounds of the two ways differ."""
     rows, times = range(callers), {"apart": list[float](), "together": list[float]()}
     advance = backend.executor.advance
     begin(backend, rows)
@@ -69,7 +69,7 @@ def measure_rows(backend: PocketBackend, callers: int, frames: int) -> Values:
 
 
 def begin(backend: PocketBackend, rows: Sequence[int]) -> None:
-    """Put rows into the middle of a sentence, each with separate noise."""
+    """Put rows into the middle of a sentence, each with its own noise."""
     executor = backend.executor
     executor.reset(list(rows))
     for row in rows:
@@ -80,7 +80,8 @@ def begin(backend: PocketBackend, rows: Sequence[int]) -> None:
 
 
 def differ(backend: PocketBackend, callers: int) -> float:
-    """The largest difference of a sample between rows together and each separately, over a few frames."""
+    """Return the largest difference of a sample between rows computed together and separately, over a few
+    frames."""
     rows, executor = range(callers), backend.executor
     said = []
     for groups in ([[row] for row in rows], [list(rows)]):
@@ -97,7 +98,7 @@ def differ(backend: PocketBackend, callers: int) -> float:
 
 
 def measure_package(folder: Path, sentences: int) -> Values:
-    """Milliseconds of a frame of the package's own, one caller."""
+    """Measure the milliseconds of a frame with Pocket-TTS's own package and one caller."""
     from pocket_tts import TTSModel
 
     torch.set_num_threads(1)  # as the package's own import leaves it
@@ -114,7 +115,8 @@ def measure_package(folder: Path, sentences: int) -> Values:
 
 
 def measure_graphs(backends: Mapping[str, Backend], callers: int, frames: int) -> Values:
-    """Steps of this number of callers, alternating between backends, without beginnings of sentences."""
+    """Time steps of ``callers`` callers, alternating between backends, without the beginnings of
+    sentences."""
     times: dict[str, list[float]] = {name: [] for name in backends}
     spent: dict[str, list[float]] = {name: [] for name in backends}
     is_over = dict.fromkeys(backends, True)
@@ -131,7 +133,8 @@ def measure_graphs(backends: Mapping[str, Backend], callers: int, frames: int) -
 
 
 def step(backend: Backend, callers: int, *, begins: bool) -> bool:
-    """One frame of every caller, of a new sentence or the current one; returns whether one has finished."""
+    """Compute one frame of every caller, of a new or the current sentence; returns whether a sentence has
+    finished."""
     rows = np.arange(callers, dtype=np.int32)
     text = ((TextEntry((1,), TEXT, is_last=True),),) * callers if begins else ((),) * callers
     outputs = backend.step(StepInputs(rows, np.full(callers, begins), None, text))
@@ -140,8 +143,8 @@ def step(backend: Backend, callers: int, *, begins: bool) -> bool:
 
 
 def make_model(folder: Path, shape: str | None) -> None:
-    """Make a model of random weights, once, and its configuration in the package's form, independent of the
-    current folder."""
+    """Make a model of random weights, unless it exists, and its configuration in the package's form,
+    independent of the current folder."""
     import yaml
 
     if not absolute(folder).is_file():
@@ -151,12 +154,13 @@ def make_model(folder: Path, shape: str | None) -> None:
 
 
 def absolute(folder: Path) -> Path:
-    """The path of a model's configuration for the package; the folder itself has one for us."""
+    """Return the path of the configuration that the package reads; the folder itself has one for our
+    backend."""
     return folder.with_name(f"{folder.name}-absolute.yaml")
 
 
 def render(values: Values) -> str:
-    """The results in Markdown."""
+    """Return the results in Markdown."""
     settings, attempts = values["settings"], values["attempts"]
     about = (
         f"`{values['command']}`, {values['started_at']}. {machine_line(values)}; load average before the run "
@@ -181,7 +185,7 @@ def render(values: Values) -> str:
 
 
 def render_graphs(values: Values) -> str:
-    """The results of graphs in Markdown."""
+    """Return the results of graphs in Markdown."""
     head = ("threads", "callers", "`pocket`, ms", "`onnx`, ms", "times as fast", "CPU ms", "", "ratio")
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for key, found in values["attempts"].items():
@@ -198,7 +202,7 @@ def render_graphs(values: Values) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns the exit status."""
+    """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="lab.bench.pocket_rows",
         description=__doc__,

@@ -1,4 +1,4 @@
-"""Published language models' arguments without a checkpoint here; it imports nothing."""
+"""Arguments of published language models, for use without a checkpoint; this module imports nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Measures the effect of each recipe of the onnx target on a model, compared with its float32 graphs: the
-gate, without limits.
+"""Measures the effect of each recipe of the onnx target on a model compared with its float32 graphs, with the
+measures of the gate and without its limits.
 
     python -m lab.bench.recipe_quality                          int8 and int4, built-in duplex, built-in clips
     python -m lab.bench.recipe_quality --model echo RECORDING...    a codec, on recorded speech
@@ -41,7 +41,7 @@ COLUMNS = (
 
 
 def measure(model: str, recipes: Sequence[str], material: Material, folder: Path) -> str:
-    """A table of every recipe compared with float32; rounded models are written to ``folder``.
+    """Return a table of every recipe compared with float32; rounded models are written to ``folder``.
 
     Raises:
         AntiphonError: the model has no float32 graphs, or recordings cannot be read.
@@ -62,7 +62,7 @@ def measure(model: str, recipes: Sequence[str], material: Material, folder: Path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         prog="lab.bench.recipe_quality",
         description=__doc__,

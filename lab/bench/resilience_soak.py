@@ -42,17 +42,17 @@ FOREVER: Final = 10**12
 
 @dataclass
 class Tally:
-    """The results of the calls so far."""
+    """The results of the calls so far, and the recent latencies with their times."""
 
     fates: list[Fate] = field(default_factory=list)
     recent: deque[tuple[float, float]] = field(default_factory=deque)
 
     def note(self, now_s: float, latency_ms: float) -> None:
-        """Count a reply."""
+        """Record the latency of a reply."""
         self.recent.append((now_s, latency_ms))
 
     def p99_ms(self) -> float:
-        """p99 of the last seconds."""
+        """Return the p99 latency of the last ten seconds."""
         oldest_s = time.monotonic() - WINDOW_S
         while self.recent and self.recent[0][0] < oldest_s:
             self.recent.popleft()
@@ -63,7 +63,7 @@ class Tally:
 async def call_again(
     service: Service, http: aiohttp.ClientSession, tally: Tally, seed: int, until_s: float
 ) -> None:
-    """One caller's calls, one after the other."""
+    """Run one caller's calls, one after the other."""
     chance = random.Random(seed)
     while time.monotonic() < until_s:
         left_s = max(1.0, until_s - time.monotonic())
@@ -77,7 +77,7 @@ async def call_again(
 
 
 async def soak(seconds: float, slots: int) -> tuple[list[Sample], Tally, Service]:
-    """The whole run."""
+    """Run the soak; returns the samples, the results of the calls, and the service."""
     options = ("--front-ends", "2", "--slots", str(slots), "--max-sessions-per-address", str(slots))
     service, tally = Service(*options, environment={}), Tally()
     async with (

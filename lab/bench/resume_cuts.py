@@ -29,7 +29,7 @@ SEEDS = "&text_seed=5&audio_seed=7"
 
 
 async def spoken(model: str, frames: int, cuts_at: list[int]) -> ResumingCaller:
-    """One call of this number of frames, cut at these numbers of answers."""
+    """Run one call of ``frames`` frames, cut after each number of answers in ``cuts_at``."""
     port = free_port()
     command = [*ANTIPHON, "serve", "--model", model, "--port", str(port), "--fixed-batch", "--slots", "2"]
     log = Path(tempfile.gettempdir()) / f"resume-cuts-{port}.log"
@@ -48,13 +48,13 @@ async def spoken(model: str, frames: int, cuts_at: list[int]) -> ResumingCaller:
 
 
 def shown(name: str, found: Distribution | None) -> str:
-    """One line of a distribution."""
+    """Return one line about a distribution."""
     assert found is not None
     return f"{name:<16} p50 {found.p50:.0f} ms, p99 {found.p99:.0f} ms, most {found.max:.0f} ms"
 
 
 def main() -> None:
-    """Print the results."""
+    """Run the command line, and print the results."""
     model, cuts = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 200
     frames = FRAMES_A_CUT * (cuts + 1) + FRAMES_AFTER
     chance = np.random.default_rng(7)

@@ -1,4 +1,4 @@
-"""Measures the time of the numpy reference of docs/sampling.md for one choice of every row.
+"""Measures how long the numpy reference of docs/sampling.md takes to choose one token for every row.
 
 python -m lab.bench.sampling
 """
@@ -23,7 +23,7 @@ CALLS, REPEATS = 20, 7
 
 
 def call_us(vocabulary: int, topk: int, temperature: float, rows: int) -> float:
-    """Microseconds of one call, the best of several runs."""
+    """Measure the microseconds of one call, the best of several runs."""
     logits = np.random.default_rng(0).standard_normal((rows, vocabulary)).astype(np.float32) * np.float32(4)
     seed = np.arange(rows)
 

@@ -27,7 +27,7 @@ SMALL_LM: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """A model to be measured: its configuration, its stages, and a codec's codebooks."""
+    """A model to measure: its configuration, its stages, and a codec's number of codebooks."""
 
     config: Mapping[str, Any]
     stages: tuple[str, ...]
@@ -47,7 +47,7 @@ step."""
 
 
 def upstream_model(seeded: Seeded) -> MimiModel | LMModel:
-    """Upstream's model in its CPU form: Mimi in float32, a language model in bfloat16."""
+    """Return upstream's model in its CPU form: Mimi in float32, a language model in bfloat16."""
     if "lm" in seeded.stages:
         return make_lm(seeded.config, torch.bfloat16)
     return upstream_mimi(seeded.codebooks, seeded.config)
@@ -56,7 +56,8 @@ def upstream_model(seeded: Seeded) -> MimiModel | LMModel:
 def upstream_calls(
     model: MimiModel | LMModel, stages: tuple[str, ...], rows: int, stack: ExitStack
 ) -> dict[str, Callable[[], object]]:
-    """A frame of each stage for ``rows`` rows, which stream until ``stack`` is closed."""
+    """Return for each stage a callable that computes one frame of ``rows`` rows, which stream until ``stack``
+    is closed."""
     stack.enter_context(model.streaming(rows))
     if isinstance(model, LMModel):
         tokens = torch.randint(model.card, (rows, 1 + model.n_q, 1))
@@ -68,7 +69,7 @@ def upstream_calls(
 
 
 def upstream_mimi(codebooks: int, config: Mapping[str, Any] | None) -> MimiModel:
-    """Upstream's Mimi with seeded weights; ``config`` None is the full-size one."""
+    """Return upstream's Mimi with seeded weights; ``config`` None is the full-size one."""
     torch.manual_seed(0)
     config = MIMI_CONFIG if config is None else config
     upstream = loaders.get_mimi(None, copy.deepcopy(dict(config)), num_codebooks=codebooks)
@@ -81,7 +82,7 @@ def upstream_mimi(codebooks: int, config: Mapping[str, Any] | None) -> MimiModel
 
 
 def make_mimi(codebooks: int, config: Mapping[str, Any] | None) -> tuple[MimiModel, Mimi]:
-    """A Mimi twice, with the same seeded weights."""
+    """Return upstream's Mimi and ours, with the same seeded weights."""
     upstream = upstream_mimi(codebooks, config)
     with torch.device("meta"):
         ours = Mimi(MIMI_CONFIG if config is None else config, codebooks)
@@ -92,7 +93,7 @@ def make_mimi(codebooks: int, config: Mapping[str, Any] | None) -> tuple[MimiMod
 
 
 def make_lm(config: Mapping[str, Any], dtype: torch.dtype) -> LMModel:
-    """An upstream language model with seeded weights."""
+    """Return an upstream language model with seeded weights."""
     torch.manual_seed(0)
     model = loaders.get_moshi_lm(None, copy.deepcopy(dict(config)), device="meta", dtype=dtype)
     model.to_empty(device="cpu")

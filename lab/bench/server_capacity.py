@@ -1,4 +1,4 @@
-"""Measures the most sessions of this machine without a model: the cost of the server itself.
+"""Measures the most sessions that this machine holds without a model, for the cost of the server itself.
 
     python -m lab.bench.server_capacity                 about twenty minutes on two cores
     python -m lab.bench.server_capacity --quick         seconds, to see that it works
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(results: Results, settings: Settings) -> None:
-    """Measure everything, saving each number at once."""
+    """Measure everything, and save each number at once."""
     warn_if_busy()
     tell("codec: encode, decode")
     results.attempt("codec", lambda: measure(frames=settings.codec_frames, runs=settings.codec_runs))
@@ -108,7 +108,7 @@ def run(results: Results, settings: Settings) -> None:
 
 
 def find_capacity(results: Results, settings: Settings, audio_format: str) -> int:
-    """The most sessions of one format, searched for and confirmed."""
+    """Search for the most sessions of one format, and return the confirmed number."""
 
     def holds(stage: str, sessions: int, number: int) -> bool:
         full_load_s = settings.confirm_s if stage == "confirm" else settings.search_s
@@ -129,7 +129,8 @@ def find_capacity(results: Results, settings: Settings, audio_format: str) -> in
 
 
 def hold(settings: Settings, audio_format: str, sessions: int, *, full_load_s: float, seed: int) -> Values:
-    """One load on a fresh server: its results, and the reasons why it does not prove capacity, if any.
+    """Run a load on a fresh server; returns its results, and the reasons why it does not prove capacity, if
+    any.
 
     Every session talks long enough that all of them overlap for ``full_load_s``.
     """

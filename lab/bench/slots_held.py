@@ -61,7 +61,7 @@ class Configuration:
         return f"{'+'.join(self.models)} {self.threads} threads {self.front_ends} front ends"
 
     def command(self, program: Sequence[str], port: int, slots: str) -> list[str]:
-        """``antiphon serve`` on a port."""
+        """Return the command ``antiphon serve`` on a port."""
         models = itertools.chain.from_iterable(("--model", model) for model in self.models)
         threads = ("--backend-option", f"threads={self.threads}")
         more = ("--port", str(port), "--front-ends", str(self.front_ends), "--slots", slots)
@@ -96,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(results: Results, it: Configuration, program: Sequence[str], seconds: float, runs: int) -> None:
-    """The promise of ``auto``, whether it holds, and multiples of it until they do not hold."""
+    """Measure the calls that ``auto`` promises, whether they hold, and multiples of them until they do not
+    hold."""
     for number in range(runs):
         found = results.attempt(f"{it}/auto/{number}", partial(run, it, program, seconds))
         tell(f"{it}: {line(found)}")
@@ -110,7 +111,7 @@ def measure(results: Results, it: Configuration, program: Sequence[str], seconds
 
 
 def run(it: Configuration, program: Sequence[str], seconds: float, wanted: Values | None = None) -> Values:
-    """Calls of all models at once: ``wanted``, or as many as a server with ``auto`` promises."""
+    """Run calls of all models at once: ``wanted``, or as many as a server with ``auto`` promises."""
     slots = "auto" if wanted is None else str(max(wanted.values()))
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -152,14 +153,14 @@ def run(it: Configuration, program: Sequence[str], seconds: float, wanted: Value
 
 
 def line(found: Values) -> str:
-    """One run as text."""
+    """Return one run as text."""
     calls = ", ".join(f"{name} {count}" for name, count in found["calls"].items())
     p99 = max(value or 0.0 for value in found["p99_ms"].values())
     return f"{calls}: p99 {p99:.0f} ms, {found['late']} late; {'; '.join(found['faults']) or 'held'}"
 
 
 def render(values: Values) -> str:
-    """The results in Markdown."""
+    """Return the results in Markdown."""
     lines = [
         "# Promised and held calls",
         "",

@@ -1,4 +1,5 @@
-"""Observes a server over a long time: memory, files, threads, rows, latency and losses once a second."""
+"""Observes a server over a long time; records memory, files, threads, rows, latency and losses once a
+second."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ TELL_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The server at one second. Memory is what its processes share with no other, in MiB; ``rows`` are in
-    use."""
+    """The state of the server in one second. Memory is the memory that its processes share with no other
+    process, in MiB; ``rows`` is the number of rows in use."""
 
     at_s: float
     memory_mib: float
@@ -41,7 +42,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """MiB an hour, and the half width of its interval of 95 %."""
+    """The growth of memory in MiB an hour, and the half width of its interval of 95 %."""
 
     mib_per_hour: float
     half_width: float
@@ -49,9 +50,8 @@ class Slope:
 
 @dataclass
 class Watch:
-    """Samples of a server at ``url``. ``calls`` is the p99 of recent latencies in ms and the frames lost;
-    ``progress`` is printed every half minute.
-    """
+    """Samples of the server at ``url``. ``calls`` is the p99 of recent latencies in ms and the frames lost;
+    ``progress`` is printed every half minute."""
 
     url: str
     processes: Callable[[], Sequence[psutil.Process]]
@@ -61,7 +61,7 @@ class Watch:
     samples: list[Sample] = field(default_factory=list)
 
     async def run(self, http: aiohttp.ClientSession, until_s: float) -> None:
-        """A sample each second."""
+        """Take a sample each second until ``until_s``."""
         next_s = shown_s = time.monotonic()
         while time.monotonic() < until_s:
             self.samples.append(await self.sample(http))
@@ -72,7 +72,7 @@ class Watch:
             await asyncio.sleep(max(0.0, next_s - time.monotonic()))
 
     async def sample(self, http: aiohttp.ClientSession) -> Sample:
-        """A sample of the current state, including a scrape of the metrics."""
+        """Return a sample of the current state, including a scrape of the metrics."""
         asked_s = time.monotonic()
         async with http.get(f"{self.url}/metrics") as response:
             metrics = await response.text()
@@ -92,7 +92,7 @@ class Watch:
 
 
 def slope_of(samples: Sequence[Sample], begin: float = 0.25, end: float = 1.0) -> Slope:
-    """The change of memory between two parts of the run, usually after the first quarter."""
+    """Return the slope of memory between two fractions of the run, by default after the first quarter."""
     first_s, last_s = begin * samples[-1].at_s, end * samples[-1].at_s
     blocks: dict[int, list[float]] = {}
     for each in samples:
@@ -103,7 +103,7 @@ def slope_of(samples: Sequence[Sample], begin: float = 0.25, end: float = 1.0) -
 
 
 def line_through(at: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """The least-squares slope, and the half width of its interval of 95 %; NaN for fewer than three
+    """Return the least-squares slope, and the half width of its interval of 95 %; NaN for fewer than three
     values."""
     x, y = np.array(at, np.float64), np.array(values, np.float64)
     if x.size < 3:
@@ -115,7 +115,7 @@ def line_through(at: Sequence[float], values: Sequence[float]) -> tuple[float, f
 
 
 def plot(samples: Sequence[Sample], slope: Slope, path: Path) -> None:
-    """Five quantities over time."""
+    """Plot five quantities of the samples over time, and write the figure to ``path``."""
     figure = load_matplotlib().Figure(figsize=(9, 10), layout="constrained")
     panels = (
         ("memory_mib", "private memory [MiB]"),
@@ -136,7 +136,7 @@ def plot(samples: Sequence[Sample], slope: Slope, path: Path) -> None:
 
 
 def write(samples: Sequence[Sample], out: Path, name: str, values: Values) -> None:
-    """Print the results for memory, files, threads and rows; write them with ``values`` as JSON, and as a
+    """Print the results for memory, files, threads and rows, and write them with ``values`` as JSON and as a
     plot."""
     slope = slope_of(samples)
     quarters = [slope_of(samples, part / 4, (part + 1) / 4) for part in range(4)]

@@ -21,7 +21,7 @@ IN_FLIGHT_FRAMES = 10
 
 @dataclass
 class Spoken:
-    """One call from its caller's view; ``frames`` has the sound of each frame."""
+    """One call as its caller receives it; ``frames`` has the sound of each frame."""
 
     text: list[str] = field(default_factory=list)
     frames: dict[int, bytes] = field(default_factory=dict)
@@ -33,13 +33,14 @@ class Spoken:
 
     @property
     def gap_ms(self) -> float:
-        """The longest time between two answers, beyond a frame; 0 for fewer than two."""
+        """The longest time between two answers minus one frame; 0 for fewer than two answers."""
         pauses = np.diff(np.array(self.heard_s))
         return 1000 * max(0.0, float(pauses.max(initial=0.0)) - FRAME_S)
 
 
 class SpeakingCaller:
-    """Speaks in real time, keeps its recent audio, and follows its call to other workers."""
+    """A caller that sends speech in real time, keeps its recent audio, and follows its call to other
+    workers."""
 
     def __init__(self, http: aiohttp.ClientSession, url: str, pcm: FloatArray, delay_frames: int) -> None:
         """Prepare to speak whole frames."""

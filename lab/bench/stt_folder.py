@@ -1,4 +1,4 @@
-"""A recogniser of stt-1b's size with random weights, as a folder of graphs for the server.
+"""Makes a recogniser of stt-1b's size with random weights, as a folder of graphs for the server.
 
     python -m lab.bench.stt_folder out/bench/stt-1b-int8
     python -m lab.bench.model_capacity out/bench/stt-1b-int8 --start 1 --limit 1 --runs 1 \\
@@ -53,7 +53,8 @@ PIECES: Final = 256
 
 
 def make_folder(out: Path, graphs: Path, recipe_name: str) -> Manifest:
-    """Write the model's folder ``out``; graphs are linked from ``graphs``, and exported if missing."""
+    """Write the model's folder ``out``, and return its manifest; graphs are linked from ``graphs``, and
+    exported if missing."""
     out.mkdir(parents=True, exist_ok=True)
     forms = {}
     for stage, model in STAGES.items():

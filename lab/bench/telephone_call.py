@@ -55,7 +55,7 @@ COUNTER: Final = re.compile(r"^antiphon_(lost|dropped)_frames_total\{(.*)\} (\S+
 
 
 class EchoRows(NullRows):
-    """Rows that return their input."""
+    """A backend whose rows reply with their input audio."""
 
     def run(self, work: Work) -> Result:
         """Run one tick; the audio of each reply is the row's input."""
@@ -65,7 +65,8 @@ class EchoRows(NullRows):
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
-    """The audio that the telephone received, and the server's counters of lost and dropped frames."""
+    """The result of a call: the playback of the telephone, and the server's counters of lost and dropped
+    frames."""
 
     heard: Telephone
     loud_frames: int
@@ -73,7 +74,7 @@ class CallOutcome:
     counters: str
 
     def lines(self, plain: CallOutcome) -> Iterator[str]:
-        """The result as text; ``plain`` is the result of a line without faults."""
+        """Yield the result as text; ``plain`` is the result of a line without faults."""
         said = round(self.turns * SPEAKS_S / FRAME_S)
         yield f"{said} frames of the caller's speech, {self.loud_frames} heard; the server: {self.counters}"
         yield f"{self.turns} turns of the caller, {len(self.heard.turns_s)} answered"
@@ -82,7 +83,7 @@ class CallOutcome:
 
 
 async def call(url: str, seconds: float, fast: float, seed: int, *, is_plain: bool = False) -> CallOutcome:
-    """One call of the server at ``url``."""
+    """Make one call to the server at ``url``."""
     loop, telephone, loud = asyncio.get_running_loop(), Telephone(), 0
     async with aiohttp.ClientSession() as http:
         async with http.ws_connect(f"{url}/twilio") as ws:
@@ -122,7 +123,8 @@ async def call(url: str, seconds: float, fast: float, seed: int, *, is_plain: bo
 
 
 async def measure(minutes: float, fast: float, seed: int) -> list[str]:
-    """Measure a line without faults, then the line, each with a separate server."""
+    """Measure a line without faults, then the line with faults, each with a separate server; returns the
+    results as text."""
     outcomes = []
     for seconds, rate, is_plain in ((PLAIN_S, 0.0, True), (60 * minutes, fast, False)):
         backend = HostBackend(CODEC, EchoRows(CODEC, step_ms=1000 * MODEL_S), slots=1)

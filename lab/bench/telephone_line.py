@@ -65,7 +65,7 @@ LOWEST_HZ: Final = 300
 
 @dataclass(slots=True)
 class Telephone:
-    """Plays sound in the order of its arrival; records when each turn begins to play."""
+    """A telephone that plays sound in the order of its arrival, and records when each turn begins to play."""
 
     ends_s: float = 0.0
     underruns: int = 0
@@ -75,11 +75,12 @@ class Telephone:
 
     @property
     def delays_s(self) -> tuple[float, ...]:
-        """From each turn's begin to the first frame of it that is heard, without the frame's length."""
+        """The seconds from each turn's beginning to the playback of its first audible frame, without the
+        frame's length."""
         return tuple(heard_s - turn * TURN_S - FRAME_S for turn, heard_s in self.turns_s.items())
 
     def take(self, pcm: FloatArray, now_s: float) -> None:
-        """Add sound, float32 ``[N]`` at 8 kHz."""
+        """Add sound to play, float32 ``[N]`` at 8 kHz."""
         is_loud = bool(np.abs(pcm).max() > LOUD)
         begins_s = self.ends_s
         if now_s > self.ends_s:
@@ -94,13 +95,13 @@ class Telephone:
 
 
 def tone(pitch: int) -> FloatArray:
-    """A packet of this pitch, float32 ``[160]`` at 8 kHz; whole waves, so that packets join."""
+    """Return a packet of this pitch, float32 ``[160]`` at 8 kHz; it has whole waves, so that packets join."""
     waves = (LOWEST_HZ + PITCH_HZ * pitch) * np.arange(round(PACKET_S * wire.SAMPLE_RATE)) / wire.SAMPLE_RATE
     return (0.3 * np.sin(2 * np.pi * waves)).astype(np.float32)
 
 
 def pitch_of(pcm: FloatArray) -> int:
-    """The loudest pitch in a frame."""
+    """Return the loudest pitch in a frame."""
     powers = np.abs(np.fft.rfft(pcm, wire.SAMPLE_RATE // PITCH_HZ * 4))[::4]
     first = LOWEST_HZ // PITCH_HZ
     return int(np.argmax(powers[first : first + PITCHES]))
@@ -108,8 +109,8 @@ def pitch_of(pcm: FloatArray) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Loud frames of the model and those played, the delay of each turn, and the counts of the input
-    clock."""
+    """The result of a simulation: the model's loud frames and those that were not sent, the delay of each
+    turn, and the counts of the input clock."""
 
     said: int
     lost: int
@@ -120,7 +121,7 @@ class Outcome:
     dropped_s: float
 
     def lines(self, plain: Outcome) -> Iterator[str]:
-        """For people; ``plain`` is what came of a line without faults."""
+        """Yield the result as text; ``plain`` is the result of a line without faults."""
         yield f"{self.said} frames of speech, {self.lost} not sent, {self.underruns} under-runs"
         yield f"{self.turns} turns of the caller, {len(self.delays_s)} answered"
         yield f"silence for overdue audio {self.filled_s:.1f} s, late audio dropped {self.dropped_s:.1f} s"
@@ -128,7 +129,8 @@ class Outcome:
 
 
 def delay_lines(delays_s: Sequence[float], plain_s: Sequence[float]) -> Iterator[str]:
-    """For people: the delays of turns, and what the line adds to the median of one without faults."""
+    """Yield the delays of turns as text, with the difference of their median from that of a line without
+    faults."""
     delays, plain = np.array(delays_s) * 1000, float(np.median(plain_s)) * 1000
     yield f"a line without faults: from said to heard p50 {plain:.0f} ms"
     for name, part in zip(("first", "second", "last"), np.array_split(delays, 3), strict=True):
@@ -138,7 +140,7 @@ def delay_lines(delays_s: Sequence[float], plain_s: Sequence[float]) -> Iterator
 
 
 def spec() -> ModelSpec:
-    """A codec at 24 kHz."""
+    """Return the specification of a codec at 24 kHz."""
     mimi = MimiSpec(sample_rate=24_000, frame_rate=12.5, codebooks=8, cardinality=2048)
     return ModelSpec(name="echo", kind=PipelineKind.CODEC, family="none", mimi=mimi)
 
@@ -146,7 +148,7 @@ def spec() -> ModelSpec:
 def arrivals(
     seconds: float, fast: float, rng: random.Random, *, is_plain: bool = False
 ) -> Iterator[tuple[float, float]]:
-    """When each packet was said and when it comes, in order; at once on a line that ``is_plain``."""
+    """Yield when each packet is sent and when it arrives, in order; at once on a line that ``is_plain``."""
     last_s = 0.0
     for number in range(round(seconds / PACKET_S)):
         said_s = (number + 1) * PACKET_S / (1 + fast)
@@ -164,7 +166,7 @@ def arrivals(
 def packets(
     seconds: float, fast: float, seed: int, *, is_plain: bool = False
 ) -> Iterator[tuple[float, Mapping[str, object]]]:
-    """When each packet of a call comes, and the message."""
+    """Yield when each packet of a call arrives, and its message."""
     loud = [base64.b64encode(g711.encode(tone(pitch), Law.MU)).decode() for pitch in range(PITCHES)]
     quiet = base64.b64encode(g711.encode(0 * tone(0), Law.MU)).decode()
     coming = arrivals(seconds, fast, random.Random(seed), is_plain=is_plain)
@@ -175,7 +177,7 @@ def packets(
 
 
 def simulate(seconds: float, fast: float, seed: int, *, is_plain: bool = False) -> Outcome:
-    """One call."""
+    """Simulate one call, and return its result."""
     now = SimpleNamespace(s=0.0)
     model = SimpleNamespace(tokenizer=None, engine=SimpleNamespace(info=SimpleNamespace(spec=spec())))
     start = wire.StreamStart("MZ1", "streamSid", "pcmu")
@@ -229,7 +231,7 @@ def simulate(seconds: float, fast: float, seed: int, *, is_plain: bool = False) 
 
 
 def main(argv: list[str]) -> int:
-    """Simulate, and print what came of it."""
+    """Simulate a line without faults and the line with faults, and print the results."""
     options = read_options("Simulate a telephone line.", argv)
     plain = simulate(PLAIN_S, 0.0, options.seed, is_plain=True)
     for line in simulate(60 * options.minutes, options.fast, options.seed).lines(plain):
@@ -238,7 +240,7 @@ def main(argv: list[str]) -> int:
 
 
 def read_options(about: str, argv: list[str]) -> argparse.Namespace:
-    """The options of both benchmarks."""
+    """Read the options that both telephone benchmarks have."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--minutes", type=float, default=10.0, help="of the call [%(default)g]")
     parser.add_argument("--fast", type=float, default=0.005, help="of the caller's clock [%(default)g]")

@@ -20,7 +20,8 @@ _TEXT: Final = re.compile(rb'"content":\s*"[^"]')
 
 @dataclass
 class TappedRequest:
-    """A request: when it arrived, when the first text of its answer was forwarded, and its content."""
+    """A request to the text model: when it arrived, its messages, and when the first text of its answer was
+    forwarded."""
 
     asked_s: float
     messages: list[dict[str, Any]]
@@ -33,7 +34,8 @@ class TappedRequest:
 
 
 class TextTap:
-    """Forwards to ``upstream``; ``requests`` are stored by their first message, which names the caller."""
+    """A proxy to the text model at ``upstream``; ``requests`` are stored by their first message, which names
+    the caller."""
 
     def __init__(self, upstream: str) -> None:
         """Prepare for a text model whose URL ends with /v1."""
@@ -44,7 +46,7 @@ class TextTap:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[str]:
-        """The URL that replaces the text model's."""
+        """Run the proxy; yields the URL that replaces the text model's."""
         app = web.Application()
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._models)

@@ -1,4 +1,4 @@
-"""Calls a server by WebRTC through a TURN server, and nothing else.
+"""Calls a server by WebRTC through a TURN server and on no other path.
 
     python -m lab.bench.turn_call /usr/bin/turnserver                  Debian's coturn
 
@@ -37,7 +37,7 @@ REST_S: Final = 6.0
 
 
 def relayed(answer: str) -> tuple[str, str]:
-    """An answer with its relayed candidate only, and that candidate's line.
+    """Return an answer with its relayed candidate only, and that candidate's line.
 
     Raises:
         BenchError: there is none.
@@ -52,7 +52,7 @@ def relayed(answer: str) -> tuple[str, str]:
 
 
 async def call(url: str) -> Values:
-    """One call with a question."""
+    """Make one call with a question."""
     clip = next(clip for clip in default_clips() if Path(clip.name).stem == CLIP)
     packets = PacketEncoder(24_000, 24_000).encode(read_audio(Path(str(clip))))
     silence = PacketEncoder(24_000, 24_000).encode(0 * read_audio(Path(str(clip))))
@@ -95,7 +95,7 @@ async def call(url: str) -> Values:
 
 
 def measure(program: Path) -> Values:
-    """The call, with both servers."""
+    """Make the call with a TURN server and an Antiphon server, and return its results."""
     port = free_port()
     turn = [
         *(str(program), "-n", "--no-cli", "--no-tls", "--no-dtls", "--lt-cred-mech", "--realm=antiphon"),

@@ -1,4 +1,4 @@
-"""Times several calls fairly: alternating, so that other load affects all of them."""
+"""Times several calls alternately, so that other load affects all of them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ UNTIMED_TURNS = 2
 
 
 def clock() -> Callable[[], float]:
-    """The clock of measurements: with one thread its own CPU time, which other programs hardly change."""
+    """Return the clock of measurements: with one thread its own CPU time, which other programs hardly
+    change."""
     return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
 def clock_name(threads: int | None = None) -> str:
-    """The name of the clock of :func:`clock` for a number of threads, None for the current one."""
+    """Return the name of the clock of :func:`clock` for a number of threads, None for the current one."""
     return "CPU time of the thread" if (threads or torch.get_num_threads()) == 1 else "wall-clock time"
 
 
 def take_turns(calls: Mapping[str, Call], turns: int) -> Values:
-    """Time several calls alternately: ``median_ms``, ``best_ms``, and the quartiles between, by name."""
+    """Time several calls alternately; returns ``median_ms``, ``best_ms`` and the quartiles of each, by
+    name."""
     now = clock()
     times: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(turns + UNTIMED_TURNS):
@@ -41,7 +43,7 @@ def take_turns(calls: Mapping[str, Call], turns: int) -> Values:
 
 
 def summary(found_ms: list[float]) -> Values:
-    """Median, best, the quartiles around the median, and the count."""
+    """Return the median, the best, the quartiles around the median, and the count."""
     low, _, high = statistics.quantiles(found_ms, n=4) if len(found_ms) > 1 else (found_ms[0],) * 3
     return {
         "median_ms": statistics.median(found_ms),

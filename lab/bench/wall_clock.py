@@ -1,4 +1,4 @@
-"""A wall clock that is moved while processes run: they are started with a library that shifts it.
+"""Moves the wall clock of processes while they run, by a library that they are started with.
 
 libfaketime shifts waits too, so that Python cannot sleep for no time; this library (wall_clock.c) changes
 only the time of day.
@@ -16,7 +16,8 @@ SHIFT: Final = "wall-clock-shift"
 
 
 def with_wall_clock(folder: Path) -> dict[str, str]:
-    """The environment of processes whose wall clock :func:`shift_wall_clock` moves; needs a C compiler."""
+    """Return the environment of processes whose wall clock :func:`shift_wall_clock` moves; needs a C
+    compiler."""
     library, shift = folder / "wall_clock.so", folder / SHIFT
     subprocess.run(("cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE)), check=True)
     shift.write_bytes(struct.pack("<q", 0))
@@ -24,6 +25,6 @@ def with_wall_clock(folder: Path) -> dict[str, str]:
 
 
 def shift_wall_clock(folder: Path, seconds: int) -> None:
-    """Shift their wall clock from the machine's by this number of seconds."""
+    """Shift the wall clock of the processes with this ``folder`` from the machine's by ``seconds``."""
     with (folder / SHIFT).open("r+b") as file:  # in place: the processes have mapped it
         file.write(struct.pack("<q", seconds))

@@ -61,7 +61,8 @@ END_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The length and format of a call, its uncounted start, and the server's options."""
+    """The settings of a run: the length and format of a call, its uncounted start, and the server's
+    options."""
 
     seconds: float = 600.0
     format: str = "opus"
@@ -98,7 +99,8 @@ def watch(url: str, settings: Settings, scratch: Path) -> Iterator[Values]:
 
 
 def summarise(lines: Sequence[Values], *, warm_up_s: float) -> Values:
-    """Mouth to ear after the warm-up: first and last tenth (medians), their difference, and the rest.
+    """Summarise mouth to ear after the warm-up: first and last tenth (medians), their difference, and the
+    rest.
 
     Raises:
         BenchError: too few numbers after the warm-up, or a call that was interrupted.
@@ -129,7 +131,8 @@ def summarise(lines: Sequence[Values], *, warm_up_s: float) -> Values:
 
 
 def summarise_heap(lines: Sequence[Values], *, warm_up_s: float = HEAP_WARM_UP_S) -> Values:
-    """Heap, nodes and listeners after the warm-up (or at the first sample of a short call) and at the end."""
+    """Summarise heap, nodes and listeners after the warm-up (or at the first sample of a short call) and at
+    the end."""
     looks = [line for line in lines if line.get("heap_bytes")]
     if not looks:
         raise BenchError("the browser reported no size of its heap")
@@ -144,7 +147,7 @@ def summarise_heap(lines: Sequence[Values], *, warm_up_s: float = HEAP_WARM_UP_S
 
 
 def render(values: Values) -> str:
-    """The report in Markdown."""
+    """Return the report in Markdown."""
     found, settings = values["delay"], values["settings"]
     heap = values["heap"]
     first, last = heap["first"], heap["last"]
@@ -170,7 +173,7 @@ def render(values: Values) -> str:
 
 
 def plot(values: Values, path: Path) -> None:
-    """Mouth to ear over time, gaps marked.
+    """Plot mouth to ear over time with gaps marked, and write the figure to ``path``.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -191,7 +194,8 @@ def plot(values: Values, path: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run, then write JSON, figure and text; 1 if the delay or the heap grew, or the first sound was late."""
+    """Run, and write JSON, figure and text; returns 1 if the delay or the heap grew, or the first sound was
+    late."""
     options = _parse(argv)
     settings: Settings = options.settings
     results = Results(options.out / "web-delay.json", settings=asdict(settings), resume=False)

@@ -42,7 +42,7 @@ KINDS: Final = ("WebSocket", "WebRTC")
 
 @dataclass(slots=True)
 class Heard:
-    """The time of a call's first packet, in seconds since its start, and the number of packets."""
+    """The time of a call's first packet, in seconds since the call's start, and the number of packets."""
 
     first_s: float = 0.0
     packets: int = 0
@@ -57,7 +57,7 @@ Caller: TypeAlias = Callable[[str, Sequence[bytes], Heard, asyncio.Event], Corou
 
 
 class Voice(aiortc.MediaStreamTrack):
-    """Repeated packets, one each 20 ms from the first request on."""
+    """An audio source that repeats packets, one each 20 ms from the first request on."""
 
     kind = "audio"
 
@@ -76,7 +76,7 @@ class Voice(aiortc.MediaStreamTrack):
 
 
 async def call_by_webrtc(url: str, packets: Sequence[bytes], heard: Heard, over: asyncio.Event) -> None:
-    """One call by a peer connection until ``over``."""
+    """Make one call by a peer connection until ``over``."""
     connection = aiortc.RTCPeerConnection(aiortc.RTCConfiguration(iceServers=[]))
     try:
         transceiver = connection.addTransceiver(Voice(packets), direction="sendrecv")
@@ -98,7 +98,7 @@ async def call_by_webrtc(url: str, packets: Sequence[bytes], heard: Heard, over:
 
 
 async def call_over_websocket(url: str, packets: Sequence[bytes], heard: Heard, over: asyncio.Event) -> None:
-    """One call over a WebSocket until ``over``."""
+    """Make one call over a WebSocket until ``over``."""
     begun_s = time.monotonic()
     async with (
         aiohttp.ClientSession() as http,
@@ -127,7 +127,8 @@ CALLERS: Final[dict[str, Caller]] = {"WebSocket": call_over_websocket, "WebRTC":
 
 
 async def measure(server: RunningServer, kind: str, calls: int, seconds: float) -> Values:
-    """CPU of a call during ``calls`` of a kind, and their times to the first sound."""
+    """Measure the server's CPU time per call during ``calls`` calls of a kind, and their times to the first
+    sound."""
     encoder = PacketEncoder(24_000, 24_000)
     packets = encoder.encode(speech(1.92))
     heard, over = [Heard() for _ in range(calls)], asyncio.Event()

@@ -67,7 +67,8 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The error of an output compared with float inputs, on both; see :func:`distance`."""
+    """The error of an output here and on aarch64, both compared with a run with float inputs; see
+    :func:`distance`."""
 
     name: str
     here: float
@@ -76,7 +77,7 @@ class Difference:
 
     @property
     def holds(self) -> bool:
-        """Whether it is within the tolerance."""
+        """Whether the error on aarch64 is within the tolerance."""
         if self.is_choice:
             return self.there <= self.here + MOST_CHANGED
         return self.there <= MOST_TIMES * self.here + MOST_BESIDE
@@ -92,7 +93,7 @@ class Difference:
 
 
 def built_in_graphs() -> dict[str, tuple[Path, GraphFormat]]:
-    """Every graph file of the built-in models once, by MODEL.STAGE."""
+    """Return every graph file of the built-in models once, by MODEL.STAGE."""
     found: dict[Path, tuple[str, GraphFormat]] = {}
     for model in MODELS:
         checkpoint = load_checkpoint(model)
@@ -102,7 +103,7 @@ def built_in_graphs() -> dict[str, tuple[Path, GraphFormat]]:
 
 
 def make_inputs(form: GraphFormat, seed: int) -> dict[str, Array]:
-    """Inputs of every frame, ``[FRAMES, ROWS, ...]``, in the range of a graph's real input."""
+    """Return random inputs of every frame, ``[FRAMES, ROWS, ...]``, in the range of a graph's real input."""
     random, state = np.random.default_rng(seed), {entry.name for entry in form.state}
     return {
         tensor.name: _values(tensor, (FRAMES, ROWS, *tensor.shape), random)
@@ -134,14 +135,14 @@ def _values(tensor: TensorFormat, shape: tuple[int, ...], random: np.random.Gene
 def compare(
     exact: Mapping[str, Array], here: Mapping[str, Array], there: Mapping[str, Array]
 ) -> Iterator[Difference]:
-    """Each output of two runs compared with that of a third."""
+    """Yield the difference of each output: of ``here`` and of ``there``, both compared with ``exact``."""
     for name, wanted in sorted(exact.items()):
         is_choice = not np.issubdtype(wanted.dtype, np.floating)
         yield Difference(name, distance(here[name], wanted), distance(there[name], wanted), is_choice)
 
 
 def distance(found: Array, wanted: Array) -> float:
-    """For numbers the relative distance (norms), for choices the share of different ones."""
+    """Return for numbers the relative distance (of norms), for choices the share of different choices."""
     if not np.issubdtype(wanted.dtype, np.floating):
         return float((found != wanted).mean())
     wide, size = wanted.astype(np.float64), float(np.linalg.norm(wanted.astype(np.float64)))
@@ -150,7 +151,7 @@ def distance(found: Array, wanted: Array) -> float:
 
 
 def leave_inputs(path: Path, target: Path) -> None:
-    """Write a graph whose products leave their inputs in float."""
+    """Write a copy of a graph whose products leave their inputs in float."""
     model = onnx.load(path)
     for node in model.graph.node:
         for attribute in node.attribute:
@@ -160,7 +161,7 @@ def leave_inputs(path: Path, target: Path) -> None:
 
 
 def emulated_python(folder: Path, cpu: str) -> list[str]:
-    """A command that runs Python for aarch64 with numpy and onnxruntime; made in ``folder`` once.
+    """Return a command that runs Python for aarch64 with numpy and onnxruntime; made in ``folder`` once.
 
     Raises:
         ToolError: a program is missing, or a package cannot be found.
@@ -225,7 +226,7 @@ def run(command: Sequence[str], **environment: str) -> None:
 
 
 def ask(python: Sequence[str], folder: Path, name: str, **environment: str) -> dict[str, Array]:
-    """The answers of every graph by a Python, which writes them to ``folder/NAME.npz``."""
+    """Run every graph with a Python, which writes the outputs to ``folder/NAME.npz``; returns the outputs."""
     out = folder / f"{name}.npz"
     graphs = folder / ("exact.json" if name == "exact" else "graphs.json")
     words = [folder / "given.npz", graphs, out]
@@ -249,7 +250,7 @@ def write_questions(folder: Path, graphs: Mapping[str, tuple[Path, GraphFormat]]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Returns 1 if an answer exceeds the tolerance or the tool could not run."""
+    """Run the command line; returns 1 if an output exceeds the tolerance or the tool could not run."""
     parser = argparse.ArgumentParser(
         prog="lab.tools.aarch64", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

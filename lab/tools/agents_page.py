@@ -33,7 +33,7 @@ BUNDLE: Final = Path("dist") / "bundle" / "openai-realtime-agents.umd.js"
 
 
 def main(argv: list[str]) -> int:
-    """Start all of it, speak, and show the results."""
+    """Start the server and the browser, speak, and show the results."""
     parser = argparse.ArgumentParser(description="Speak with an agent by OpenAI's agents SDK in a page.")
     parser.add_argument("package", type=Path, help="the folder of @openai/agents-realtime")
     package = parser.parse_args(argv).package
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
 
 
 async def speak(bundle: Path, scratch: Path) -> dict[str, Any]:
-    """What the page met."""
+    """Run the page with a speaking microphone; returns the events and errors of the page."""
     clip = scratch / "clip.wav"
     write_wav(clip, np.pad(read_audio(QUESTION), (0, round(PAUSE_S * SAMPLE_RATE))), SAMPLE_RATE)
     async with TextModelServer(usual=says(ANSWER)).serve() as text:
@@ -55,7 +55,7 @@ async def speak(bundle: Path, scratch: Path) -> dict[str, Any]:
 
 
 def browse(agent: list[str], bundle: Path, clip: Path, scratch: Path) -> dict[str, Any]:
-    """Start the server, and let a browser talk to it."""
+    """Start the server, and let a browser call the agent."""
     port = free_port()
     speech = ["--model=tiny-stt", "--model=tiny-tts", "--slots=1", "--webrtc=1", "--allow-origin=*"]
     with running_server(

@@ -31,7 +31,7 @@ LEAST_SHARE: Final = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One question: the agent's transcript of it, and the reply ``after_ms``."""
+    """One question: the agent's transcript of it, and the reply, which began ``after_ms`` later."""
 
     question: str
     written: str
@@ -40,7 +40,7 @@ class Answered:
 
 
 async def ask(caller: AgentCaller, question: Question) -> Answered | None:
-    """Ask, and wait for the end of the answer; None without one."""
+    """Ask a question, and wait for the end of the answer; None without one."""
     number, turns = len(caller.replies), len(caller.written)
     ended_s = caller.say(question.pcm) + question.pcm.size / RATE
     if not await caller.until(lambda: any(it.status for it in caller.replies[number:]), ANSWER_S):
@@ -53,7 +53,7 @@ async def ask(caller: AgentCaller, question: Question) -> Answered | None:
 
 
 async def talk(url: str, agent: str, turns: int) -> list[Answered | None]:
-    """One call of a number of questions."""
+    """Make one call that asks ``turns`` questions."""
     async with aiohttp.ClientSession() as http, calling(http, url, "You are kind.", agent=agent) as caller:
         answers = []
         for question in itertools.islice(itertools.cycle(questions()), turns):
@@ -64,7 +64,7 @@ async def talk(url: str, agent: str, turns: int) -> list[Answered | None]:
 
 
 def show(question: Question, answered: Answered | None) -> None:
-    """A line of the table."""
+    """Print a line of the table."""
     written, said, after = "", "(nothing)", ""
     if answered is not None:
         written, said, after = answered.written, answered.reply.text, f"{answered.after_ms:.0f} ms"
@@ -72,8 +72,8 @@ def show(question: Question, answered: Answered | None) -> None:
 
 
 def words_heard(answers: Sequence[Answered]) -> float:
-    """Show an independent recogniser's transcript of each answer; returns the share of its words that were
-    found."""
+    """Print an independent recogniser's transcript of each answer; returns the share of the answers' words
+    that it found."""
     # Its requirements are not part of a server.
     from lab.train.recogniser import answers_grammar, recognise, word_errors
 
@@ -88,7 +88,7 @@ def words_heard(answers: Sequence[Answered]) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Ask, and show a table."""
+    """Ask the questions, and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("url", help="of a server with an agent")
     parser.add_argument("--agent", default="assistant", help="its name [%(default)s]")

@@ -46,7 +46,7 @@ def place(shipped: Path, root: Path = Path()) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

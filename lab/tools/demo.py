@@ -1,4 +1,4 @@
-"""One server, one caller, one report: start `antiphon serve`, ask it questions, store its answers.
+"""Runs a demonstration: starts `antiphon serve`, asks it questions, and stores its answers.
 
 Usage: python -m lab.tools.demo [--audio FILE] [--out REPLY.wav] [options of `antiphon serve`]
        python -m lab.tools.demo --agent [--llm URL] [--out REPLY.wav]
@@ -78,7 +78,7 @@ def main(argv: list[str]) -> int:
 
 @contextmanager
 def text_model(llm: str | None, log: Path, small: Path = SMALL) -> Iterator[str]:
-    """The URL of a text model, which is started unless it is given; prints which one answers."""
+    """Yield the URL of a text model, which is started unless it is given; prints the model that answers."""
     if llm is not None:
         print(f"==> the text model at {llm} answers", flush=True)
         yield llm
@@ -98,7 +98,7 @@ def text_model(llm: str | None, log: Path, small: Path = SMALL) -> Iterator[str]
 
 
 def caller(url: str, audio: Path | None, out: Path, serve_options: Sequence[str]) -> list[str]:
-    """The command that talks to the server: questions for the default model, the probe for others."""
+    """Return the command that calls the server: questions for the default model, the probe for others."""
     is_default = not any(option.split("=")[0] in ("--model", "--config") for option in serve_options)
     if audio is None and is_default:
         return [sys.executable, "-m", "tests.support.ask", url, "--out", str(out)]

@@ -23,7 +23,7 @@ from antiphon.models.manifest import Array, GraphFormat, graph_from_json
 
 
 def answers(path: Path, form: GraphFormat, given: Mapping[str, Array]) -> dict[str, Array]:
-    """Each output of a graph for every frame of ``given``, starting with fresh rows."""
+    """Return each output of a graph for every frame of ``given``, starting with reset rows."""
     frames, rows = next(iter(given.values())).shape[:2]
     graph = Graph(open_session(path, pick_provider("cpu")[1], 1), form, rows)
     found: dict[str, list[Array]] = {name: [] for name in graph.outputs}

@@ -26,14 +26,14 @@ PEAK = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One voice's text: the program and its name for the voice, then the words."""
+    """One voice's line: the program, the program's name for the voice, and the words."""
 
     program: str
     voice: str
     words: str
 
     def command(self, wav: Path) -> list[str]:
-        """The command that speaks this line into a WAV file."""
+        """Return the command that speaks this line into a WAV file."""
         if self.program == "flite":
             return ["flite", "-voice", self.voice, "-t", self.words, "-o", str(wav)]
         return ["espeak-ng", "-v", self.voice, "-s", "150", "-w", str(wav), self.words]
@@ -66,7 +66,7 @@ CLIPS = QUESTIONS | {
 
 
 def speak(line: Line, folder: Path) -> NDArray[np.float32]:
-    """One spoken line as float32 ``[samples]`` at 24 kHz."""
+    """Speak a line; returns float32 ``[samples]`` at 24 kHz."""
     wav = folder / "line.wav"
     subprocess.run(line.command(wav), check=True, stdout=subprocess.DEVNULL)
     pcm, sample_rate = sphn.read(str(wav))
@@ -74,13 +74,13 @@ def speak(line: Line, folder: Path) -> NDArray[np.float32]:
 
 
 def level(pcm: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The same speech at the loudness of all clips, with peaks below full scale."""
+    """Return the speech at the loudness of all clips, with peaks below full scale."""
     gain = RMS / float(np.sqrt(np.mean(np.square(pcm))))
     return (pcm * min(gain, PEAK / float(np.abs(pcm).max()))).astype(np.float32)
 
 
 def join(lines: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Lines one after the other, with a pause around each."""
+    """Join lines one after the other, with a pause around each."""
     pause = np.zeros(round(PAUSE_S * SAMPLE_RATE), np.float32)
     return np.concatenate([pause, *(part for line in lines for part in (line, pause))])
 

@@ -1,4 +1,4 @@
-"""Times the page: from the press to the first incoming sound, and the pictures that it draws per second.
+"""Times the page: from the press to the first received sound, and the pictures that it draws per second.
 
 Usage: python -m lab.tools.page_speed [--rounds N]
 
@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).with_suffix(".js")
 
 
 def main(argv: list[str]) -> int:
-    """Start a server and a browser, press, and show a line for each call."""
+    """Start a server and a browser, press, and print a line for each call."""
     parser = argparse.ArgumentParser(description="Time the page from the press to the first sound.")
     parser.add_argument("--rounds", type=int, default=10, help="calls [%(default)s]")
     options = parser.parse_args(argv)

@@ -32,7 +32,7 @@ LONGEST_TEST_S: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: ``replacement`` for ``text`` in ``file``, found by at least one of ``tests``."""
+    """One fault: ``text`` in ``file`` becomes ``replacement``, which at least one of ``tests`` must find."""
 
     name: str
     file: str
@@ -50,13 +50,13 @@ class Outcome(StrEnum):
 
 
 def read_faults(table: Path = TABLE) -> list[Fault]:
-    """The faults of a table, in its order."""
+    """Return the faults of a table, in its order."""
     entries = tomllib.loads(table.read_text(encoding="utf-8"))["fault"]
     return [Fault(**{**entry, "tests": tuple(entry["tests"])}) for entry in entries]
 
 
 def misplaced(fault: Fault, root: Path = ROOT) -> str:
-    """The reason why a fault cannot be planted, with the remedy, or ""."""
+    """Return the reason why a fault cannot be planted, with the remedy, or ""."""
     file = root / fault.file
     count = file.read_text(encoding="utf-8").count(fault.text) if file.is_file() else 0
     if count == 1:
@@ -69,7 +69,7 @@ def misplaced(fault: Fault, root: Path = ROOT) -> str:
 
 
 def plant(fault: Fault, root: Path) -> Outcome:
-    """Run the tests of a fault with it planted in the copy ``root``, which is restored afterwards."""
+    """Plant a fault in the copy ``root``, run its tests, and restore the copy; returns the result."""
     file = root / fault.file
     sound = file.read_text(encoding="utf-8")
     file.write_text(sound.replace(fault.text, fault.replacement), encoding="utf-8")
@@ -80,7 +80,7 @@ def plant(fault: Fault, root: Path) -> Outcome:
 
 
 def run_tests(tests: Sequence[str], root: Path) -> Outcome:
-    """Run tests in a copy until one fails; prints that one."""
+    """Run tests in a copy until one fails; prints the failed test."""
     command = [sys.executable, "-B", "-m", "pytest", "-qx", "-p", "no:cacheprovider"]
     command += [f"--timeout={LONGEST_TEST_S}", *tests]
     paths = os.pathsep.join(str(root / source) for source in SOURCES)

@@ -27,7 +27,7 @@ SCRIPT = Path(__file__).with_suffix(".js")
 
 
 def main(argv: list[str]) -> int:
-    """Start a server and a browser, press, and show each answer."""
+    """Start a server and a browser, press the questions, and print each answer."""
     parser = argparse.ArgumentParser(description="Press every question of the page.")
     parser.add_argument("--rounds", type=int, default=4, help="12 presses each [%(default)s]")
     options = parser.parse_args(argv)

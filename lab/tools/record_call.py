@@ -43,7 +43,7 @@ def join(pictures: list[Path], target: Path) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Start a server and a browser, and record."""
+    """Start a server and a browser, and record a call."""
     target = Path(argv[0] if argv else FILE)
     with tempfile.TemporaryDirectory() as scratch:
         clip, port = Path(scratch) / "clip.wav", free_port()

@@ -34,7 +34,7 @@ from antiphon_quantize.recipe import Recipe, load_recipe
 
 
 def ship_graphs(folder: Path, recipe: Recipe, recipe_name: str, weights: Path | None = None) -> Manifest:
-    """Export the graphs of the model in ``folder`` into it; returns its manifest, which is written.
+    """Export the graphs of the model in ``folder`` into it; writes its manifest and returns it.
 
     ``weights`` is the folder of its published weights, if it is not ``folder``.
     """
@@ -60,7 +60,7 @@ def ship_graphs(folder: Path, recipe: Recipe, recipe_name: str, weights: Path | 
 
 
 def without_graphs(manifest: Manifest) -> Manifest:
-    """The same model before it had graphs."""
+    """Return the manifest of the model without its graphs."""
     return replace(
         manifest,
         files={role: entry for role, entry in manifest.files.items() if not role.startswith("onnx.")},
@@ -70,7 +70,8 @@ def without_graphs(manifest: Manifest) -> Manifest:
 
 
 def lean_on(folder: Path, checkpoint: Checkpoint) -> tuple[dict[str, GraphFormat], dict[str, FileEntry]]:
-    """The codec's graphs and their files relative to ``folder``, if the codec is another model's."""
+    """Return the codec's graphs and their files relative to ``folder``, if the codec belongs to another
+    model."""
     assert checkpoint.manifest is not None
     beside = PurePosixPath(checkpoint.manifest.files["mimi"].path).parent
     if beside == PurePosixPath():
@@ -88,7 +89,7 @@ def lean_on(folder: Path, checkpoint: Checkpoint) -> tuple[dict[str, GraphFormat
 
 
 def fits(other: Manifest, checkpoint: Checkpoint) -> bool:
-    """Whether another model's graphs have the codebooks of this one, in and out."""
+    """Return whether another model's graphs have as many input and output codebooks as this model needs."""
     return all(
         name in other.graphs and _codebooks(other.graphs[name]) == count
         for name, count in codec_graphs(checkpoint.spec).items()
@@ -96,7 +97,7 @@ def fits(other: Manifest, checkpoint: Checkpoint) -> bool:
 
 
 def codec_graphs(spec: ModelSpec) -> Mapping[str, int]:
-    """The graphs of the codec that a model needs, and the number of codebooks of each."""
+    """Return the graphs of the codec that a model needs, and the number of codebooks of each."""
     spoken = spec.mimi.codebooks if spec.lm is None else spec.lm.dep_q
     needed = {"encode": spec.mimi.codebooks, "decode": spoken}
     unused = {PipelineKind.STT: "decode", PipelineKind.TTS: "encode"}.get(spec.kind)
@@ -108,12 +109,12 @@ def _codebooks(graph: GraphFormat) -> int:
 
 
 def say(done: int, total: int, what: str) -> None:
-    """Print what is being made."""
+    """Print the progress of the export, and what is exported now."""
     print(f"{done}/{total} {what}", file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -19,7 +19,7 @@ _LINK = re.compile(r"\]\(([^)\s#:]+)\)|src=\"([^\":]+)\"")
 
 
 def linked(page: Path) -> set[Path]:
-    """The files that a page names by a link."""
+    """Return the files that a page links to."""
     found = {match[1] or match[2] for match in _LINK.finditer(page.read_text(encoding="utf-8"))}
     return {path for name in found if (path := (page.parent / name).resolve()).is_file()}
 

@@ -49,8 +49,8 @@ SENTENCES: Final = (
 
 
 def grammar() -> str:
-    """Sentences in the forms that ``tiny-tts`` has learned, for llama.cpp: some whole, of others the
-    shape."""
+    """Return llama.cpp's grammar of the sentences that ``tiny-tts`` has learned: some as whole sentences,
+    others by their form."""
     animals = [("an " if animal[0] in "aeiou" else "a ") + animal for animal in SOUNDS]
     rules = {
         "n": NUMBERS,
@@ -68,7 +68,7 @@ def grammar() -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Serve until a signal."""
+    """Run the server until a signal."""
     parser = argparse.ArgumentParser(description="Serve a small text model with OpenAI's chat completions.")
     parser.add_argument("--port", type=int, default=8080, help="[%(default)s]")
     parser.add_argument("--threads", type=int, default=1, help="[%(default)s]")

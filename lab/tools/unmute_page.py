@@ -1,4 +1,4 @@
-"""Talk to an agent through the real front end of Kyutai's Unmute, in a browser, through HAProxy.
+"""Calls an agent through the real front end of Kyutai's Unmute, in a browser, through HAProxy.
 
 Usage: git clone https://github.com/kyutai-labs/unmute out/unmute
        cd out/unmute/frontend && npm install && NEXT_PUBLIC_IN_DOCKER=true npx next build
@@ -59,7 +59,7 @@ backend page
 
 
 def main(argv: list[str]) -> int:
-    """Start all of it, speak, and show the results."""
+    """Start all servers and the browser, speak, and show the results."""
     parser = argparse.ArgumentParser(description="Speak with an agent by the front end of Kyutai's Unmute.")
     parser.add_argument("frontend", type=Path, help="its folder, built")
     options = parser.parse_args(argv)
@@ -71,7 +71,7 @@ def main(argv: list[str]) -> int:
 
 
 async def speak(frontend: Path, scratch: Path) -> dict[str, Any]:
-    """The events of the page."""
+    """Run the page with a speaking microphone; returns the events of the page."""
     port, antiphon, page = free_port(), free_port(), free_port()
     clip, config = scratch / "clip.wav", scratch / "haproxy.cfg"
     write_wav(clip, np.pad(read_audio(QUESTION), (0, round(PAUSE_S * SAMPLE_RATE))), SAMPLE_RATE)
@@ -96,7 +96,7 @@ async def speak(frontend: Path, scratch: Path) -> dict[str, Any]:
 
 
 def browse(options: list[str], antiphon: int, port: int, clip: Path, scratch: Path) -> dict[str, Any]:
-    """Start the server, and let a browser talk to it."""
+    """Start the server, and let a browser call the agent."""
     with running_server([*ANTIPHON, "serve", *options], antiphon, scratch / "server.log"):
         command = [find_node(), str(SCRIPT), f"http://127.0.0.1:{port}"]
         run = subprocess.run(command, env=browser_env(clip), stdout=subprocess.PIPE, text=True, check=True)

@@ -1,1 +1,1 @@
-"""The recipe that makes the default models from only a speech synthesiser and seeds."""
+"""The recipe that makes the default models from a speech synthesiser and seeds only."""

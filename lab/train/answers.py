@@ -1,4 +1,5 @@
-"""A voice word by word (by default the talker's, flite's "slt"), and when each word of an answer starts.
+"""Makes the answers of a voice (by default the talker's, flite's "slt") word by word, with the time at which
+each word starts.
 
 Fixed answers are spoken whole. The others are put together as in a speaking clock: each word at the start, in
 the middle or at the end of a sentence always has the same sound, whatever words follow. Melody and timing of
@@ -30,7 +31,8 @@ JOIN_SAMPLES = 120
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Spoken words: float32 ``pcm [samples]`` that starts with the first word, and each word's start."""
+    """A spoken answer: float32 ``pcm [samples]`` that starts with the first word, and the start of each
+    word."""
 
     words: tuple[str, ...]
     starts_s: tuple[float, ...]
@@ -52,7 +54,7 @@ def _phone_count(word: str, voice: Voice) -> int:
 def word_starts_s(
     words: tuple[str, ...], counts: Mapping[str, int], voice: Voice = VOICE
 ) -> tuple[float, ...]:
-    """When each word of a sentence spoken whole starts, by counting phones.
+    """Return when each word starts in a sentence that is spoken whole, by counting phones.
 
     ``counts`` are the phones of each word spoken separately. If the sentence has more or fewer of them, the
     words share them in proportion.
@@ -73,7 +75,7 @@ def _place(index: int, words: Sequence[str]) -> str:
 
 
 class Speaker:
-    """Speaks sentences made of the words of some sentences, in one of flite's voices."""
+    """A speaker of sentences made of the words of given sentences, in one of flite's voices."""
 
     def __init__(self, sentences: Iterable[str], threads: int = 2, voice: Voice = VOICE) -> None:
         self._threads = threads
@@ -101,7 +103,7 @@ class Speaker:
             self._pieces[place, word] = _cut(index, starts[words], sounds[words])
 
     def say(self, sentence: str) -> Answer:
-        """The sound of a sentence.
+        """Return the sound of a sentence, and the start of each word.
 
         Raises:
             KeyError: a word is in none of the speaker's sentences.
@@ -149,13 +151,13 @@ def _joined(left: FloatArray, right: FloatArray) -> FloatArray:
 
 
 def speak_answers(sentences: Iterable[str], threads: int = 2, voice: Voice = VOICE) -> dict[str, Answer]:
-    """Speak every sentence; the result maps it to its sound and times."""
+    """Speak every sentence; returns the answer of each sentence, with its sound and times."""
     speaker = Speaker(Domain().answers(), threads, voice)
     return {sentence: speaker.say(sentence) for sentence in sorted(set(sentences))}
 
 
 def answers_kept_in(path: Path, sentences: Iterable[str]) -> dict[str, Answer]:
-    """The spoken sentences, from ``path`` if they are stored there, else spoken and stored."""
+    """Return the spoken sentences, from ``path`` if they are stored there, else spoken and stored."""
     if not path.exists():
         spoken = speak_answers(sentences)
         part = path.with_suffix(".part.npz")
@@ -178,5 +180,5 @@ def answers_kept_in(path: Path, sentences: Iterable[str]) -> dict[str, Answer]:
 
 
 def seconds(answer: Answer) -> float:
-    """Length of an answer in seconds."""
+    """Return the length of an answer in seconds."""
     return answer.pcm.size / SAMPLE_RATE

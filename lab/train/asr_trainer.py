@@ -102,7 +102,7 @@ class Settings:
 
 
 def lm_config(text_card: int) -> dict[str, Any]:
-    """The recogniser's ``config.json``, with upstream's names."""
+    """Return the recogniser's ``config.json``, with upstream's names."""
     return {
         "model_type": "stt",
         "dim": 320,
@@ -137,7 +137,8 @@ NOT_LM = ("model_type", "stt_config")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``codes`` int64 ``[B, 9, T]``, text first; ``pauses`` int64 ``[B, heads, T]`` by audio frame.
+    """A batch of passages: ``codes`` int64 ``[B, 9, T]``, text first; ``pauses`` int64 ``[B, heads, T]`` by
+    audio frame.
 
     ``is_wordless`` bool ``[B, T]``: where no text is expected for speech. ``is_known`` bool ``[B]``: which
     passages are of the first folder.
@@ -150,7 +151,7 @@ class Batch:
 
 
 def collate(passages: list[Passage], is_known: list[bool]) -> Batch:
-    """Stack passages."""
+    """Stack passages into a batch."""
     codes = np.stack([np.concatenate([one.text[None], one.codes]) for one in passages])
     return Batch(
         torch.from_numpy(codes.astype(np.int64)),
@@ -161,7 +162,7 @@ def collate(passages: list[Passage], is_known: list[bool]) -> Batch:
 
 
 def forgetful(inputs: Tensor, rng: np.random.Generator, share_of_text: float) -> Tensor:
-    """``inputs [B, K, S]`` with some upper codebooks, some frames, and some written words hidden."""
+    """Return ``inputs [B, K, S]`` with some upper codebooks, some frames, and some written words hidden."""
     inputs = inputs.clone()
     rows, steps = inputs.shape[0], inputs.shape[2]
     for row in range(rows):
@@ -180,7 +181,7 @@ def forgetful(inputs: Tensor, rng: np.random.Generator, share_of_text: float) ->
 def losses(
     lm: Any, batch: Batch, near: Tensor, rng: np.random.Generator, settings: Settings, earlier: Any = None
 ) -> dict[str, Tensor]:
-    """The parts of the loss, unweighted; ``near`` are the codes that may replace each.
+    """Return the parts of the loss, unweighted; ``near`` are the codes that may replace each code.
 
     At step s the input has the audio of frame s - 1, and the output the text of frame s. "forgotten" is the
     distance from what the model ``earlier`` writes for undisturbed known passages.
@@ -212,7 +213,7 @@ def losses(
 
 
 def read_rooms(segments: Path, times: Path) -> tuple[list[Room], list[CodeArray]]:
-    """The rooms of a shard, and its quiet strips.
+    """Return the rooms of a shard, and its quiet strips.
 
     Questions whose words could not be timed are excluded; speech outside the domain is included, without
     words.
@@ -237,7 +238,7 @@ def read_rooms(segments: Path, times: Path) -> tuple[list[Room], list[CodeArray]
 
 
 class Trainer:
-    """The model, its place in the schedule, and its data."""
+    """The recogniser in training: the model, its position in the schedule, and its data."""
 
     def __init__(
         self,
@@ -291,16 +292,16 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Steps taken so far."""
+        """The number of steps taken so far."""
         return self.course.step
 
     @property
     def questions(self) -> int:
-        """The number of questions."""
+        """The number of questions in the training data."""
         return sum(len(room.lines) for rooms, _ in self.shards.values() for room in rooms)
 
     def look_for_segments(self) -> None:
-        """Add the shards that appeared since, if their words are timed."""
+        """Add the shards that have appeared since the last look, if their words are timed."""
         for codes, times in self.folders:
             for path in shards_in(codes):
                 if path not in self.shards and (times / path.name).exists():
@@ -325,8 +326,8 @@ class Trainer:
         return PassageComposer(rooms, quiet, self.cold, self.tokenizer, self.settings.frames)
 
     def draw(self, rng: np.random.Generator) -> tuple[Passage, bool]:
-        """Draw a stretch that was encoded whole, or a passage composed of codes; and whether it is of the
-        first folder."""
+        """Draw a stretch that was encoded whole, or a passage composed of codes; also returns whether it is
+        of the first folder."""
         if self.passages and rng.random() < self.settings.stretches_share:
             return self.passages[int(rng.integers(len(self.passages)))], False
         is_first = len(self.folders) == 1 or rng.random() < self.settings.first_share
@@ -346,7 +347,8 @@ class Trainer:
         return {name: part.item() for name, part in parts.items()}
 
     def notes(self) -> dict[str, float]:
-        """New shards, and at intervals a dictation; the best checkpoint is kept."""
+        """Return values for the log at intervals: the amount of data, and scores of the tests; the best
+        checkpoint is kept."""
         notes: dict[str, float] = {}
         if self.step % 200 == 0:
             self.look_for_segments()

@@ -1,4 +1,4 @@
-"""The effects on clean synthetic speech on its way to a microphone: gain, room, band limits, noise,
+"""Effects that change clean synthetic speech as the way to a microphone does: gain, room, band limits, noise,
 babble."""
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ LONGEST_DELAY_SAMPLES = 7200
 
 
 def in_time(heard: FloatArray, sent: FloatArray) -> FloatArray:
-    """``heard`` without its delay after ``sent``, and of the same length: where the two agree best."""
+    """Return ``heard`` without its delay after ``sent``, at the shift where the two agree best, and as long
+    as ``sent``."""
     size = 1 << int(np.ceil(np.log2(sent.size + heard.size)))
     agreement = np.fft.irfft(np.fft.rfft(heard, size) * np.conj(np.fft.rfft(sent, size)), size)
     kept = heard[int(np.argmax(agreement[:LONGEST_DELAY_SAMPLES])) :][: sent.size]
@@ -21,7 +22,7 @@ def in_time(heard: FloatArray, sent: FloatArray) -> FloatArray:
 
 
 def add_noise(pcm: FloatArray, noise: FloatArray, snr_db: float) -> FloatArray:
-    """``pcm`` plus ``noise`` scaled to the signal-to-noise ratio; both ``[samples]``."""
+    """Return ``pcm`` plus ``noise`` scaled to the signal-to-noise ratio; both ``[samples]``."""
     signal, level = float(np.sqrt(np.mean(pcm**2))), float(np.sqrt(np.mean(noise**2)))
     if signal == 0.0 or level == 0.0:
         return pcm
@@ -29,7 +30,8 @@ def add_noise(pcm: FloatArray, noise: FloatArray, snr_db: float) -> FloatArray:
 
 
 def coloured_noise(rng: np.random.Generator, samples: int, exponent: float) -> FloatArray:
-    """Noise whose power falls as frequency to the ``exponent`` (0 white, 1 pink, 2 brown), unit variance."""
+    """Return noise of unit variance whose power falls as frequency to the ``exponent`` (0 white, 1 pink,
+    2 brown)."""
     spectrum = np.fft.rfft(rng.standard_normal(samples))
     frequency = np.maximum(np.arange(spectrum.size), 1.0)
     noise = np.fft.irfft(spectrum * frequency ** (-exponent / 2), samples)
@@ -40,7 +42,7 @@ def coloured_noise(rng: np.random.Generator, samples: int, exponent: float) -> F
 def add_room(
     rng: np.random.Generator, pcm: FloatArray, decays_s: tuple[float, float] = (0.1, 0.5)
 ) -> FloatArray:
-    """Convolve with a random room: a direct path, then noise that decays by 60 dB in this time."""
+    """Convolve with a random room: a direct path, then noise that decays by 60 dB in ``decays_s``."""
     decay_s = rng.uniform(*decays_s)
     tail = np.arange(int(decay_s * SAMPLE_RATE)) / SAMPLE_RATE
     response = rng.standard_normal(tail.size) * np.exp(-6.9 * tail / decay_s) * rng.uniform(0.01, 0.05)
@@ -51,7 +53,7 @@ def add_room(
 
 
 def limit_band(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-    """Keep 60..250 Hz to 3.4..9 kHz, as small microphones and telephones do."""
+    """Limit the band to between 60..250 Hz and 3.4..9 kHz, as small microphones and telephones do."""
     spectrum = np.fft.rfft(pcm)
     frequency = np.fft.rfftfreq(pcm.size, 1 / SAMPLE_RATE)
     low, high = rng.uniform(60, 250), rng.uniform(3400, 9000)
@@ -74,7 +76,7 @@ def equalise(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
 
 
 def disturb(rng: np.random.Generator, pcm: FloatArray, babble: FloatArray | None = None) -> FloatArray:
-    """One random path from mouth to microphone; ``babble`` is other speech of the same length."""
+    """Apply one random path from mouth to microphone; ``babble`` is other speech of the same length."""
     if rng.random() < 0.3:
         pcm = add_room(rng, pcm)
     if rng.random() < 0.25:

@@ -1,4 +1,5 @@
-"""The initial weights of a language model: the codec's own geometry, a number line, or a trained model."""
+"""Initial weights of a language model: from the codec's vectors, from a number line, or from a trained
+model."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ CODEBOOKS: Final = 8
 
 
 def codebook_vectors(mimi: Any) -> list[Tensor]:
-    """The addition of each code of each codebook to a frame: ``[card, D]`` for each."""
+    """Return for each codebook the vectors that its codes add to a frame, ``[card, D]``."""
     quantizer = mimi.quantizer
     vectors: list[Tensor] = []
     for split, count in ((quantizer.rvq_first, 1), (quantizer.rvq_rest, CODEBOOKS - 1)):
@@ -29,7 +30,7 @@ def codebook_vectors(mimi: Any) -> list[Tensor]:
 
 
 def nearest_codes(mimi: Any, count: int) -> Tensor:
-    """The ``count`` codes that sound most like each, without itself: int64 ``[8, card, count]``."""
+    """Return for each code the ``count`` other codes that sound most like it, int64 ``[8, card, count]``."""
     apart = (torch.cdist(vector, vector).fill_diagonal_(math.inf) for vector in codebook_vectors(mimi))
     return torch.stack([distances.topk(count, largest=False).indices for distances in apart])
 
@@ -57,7 +58,7 @@ NUMBER_WAVES = (84, 42, 21, 14, 10.5, 7, 5, 4, 3, 2)
 
 
 def number_waves(count: int) -> Tensor:
-    """The numbers 0 to ``count - 1`` as points on circles, ``[count, 2 * waves]``.
+    """Return the numbers 0 to ``count - 1`` as points on circles, ``[count, 2 * waves]``.
 
     Networks that have learned to add represent numbers in this way (Nanda et al. 2023); with this start a few
     hundred sums suffice to learn the others.
@@ -67,7 +68,8 @@ def number_waves(count: int) -> Tensor:
 
 
 def start_from_number_line(model: Any, tokenizer: TalkerTokenizer) -> None:
-    """Initialise the words of numbers as places on a line and nothing else, so that sums can be learned.
+    """Initialise the words of numbers as positions on a line without other components, so that sums can be
+    learned.
 
     With random components in addition, a network remembers each sum of its training, and does not generalise.
     """
@@ -83,7 +85,7 @@ def start_from_number_line(model: Any, tokenizer: TalkerTokenizer) -> None:
 
 
 def start_from_talker(model: Any, folder: Path, tokenizer: TalkerTokenizer) -> None:
-    """Initialise a talker with the one in ``folder``, published or of a trainer.
+    """Initialise a talker with the weights in ``folder``, which is published or written by a trainer.
 
     Raises:
         ValueError: its words have other tokens.

@@ -1,4 +1,4 @@
-"""Voice modifications other than Praat's, for the tests of the models, not for training."""
+"""Voice modifications, made without Praat, for the tests of the models and not for training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLUTTER_SECONDS: Final = 0.0008
 
 
 def warped(pcm: FloatArray, _rate: int) -> FloatArray:
-    """``pcm [samples]`` with its formants moved, each voice in one direction; pitch and time are
+    """Return ``pcm [samples]`` with moved formants, each voice's in one direction; pitch and time are
     unchanged."""
     ratio = WARP_RATIOS[pcm.size % 2]
     window = np.hanning(WINDOW + 1)[:-1]
@@ -40,7 +40,7 @@ def warped(pcm: FloatArray, _rate: int) -> FloatArray:
 
 
 def fluttered(pcm: FloatArray, rate: int) -> FloatArray:
-    """``pcm [samples]`` as from an old tape: pitch and pace vary five times a second, by 2.5 %."""
+    """Return ``pcm [samples]`` as from an old tape: pitch and pace vary five times a second, by 2.5 %."""
     at = np.arange(pcm.size) / rate
     swing = FLUTTER_SECONDS * rate * np.sin(2 * np.pi * FLUTTER_HZ * at)
     return np.interp(np.arange(pcm.size) + swing, np.arange(pcm.size), pcm).astype(np.float32)

@@ -31,14 +31,14 @@ CODEC_NAME: Final = "mimi.safetensors"
 
 
 def weights_of(lm: Any, folder: Path) -> dict[str, Tensor]:
-    """The weights in ``folder``, published or of a trainer, by the names of upstream's modules."""
+    """Return the weights in ``folder``, published or of a trainer, by the names of upstream's modules."""
     published = load_file(checkpoint_in(folder) / "model.safetensors")
     lm.load_state_dict({name: tensor.float() for name, tensor in published.items()})
     return {name: tensor.clone() for name, tensor in lm.state_dict().items()}
 
 
 def blended(start: dict[str, Tensor], trained: dict[str, Tensor], share: float) -> dict[str, Tensor]:
-    """``share`` of the trained weights and the rest of the initial ones, tensor by tensor."""
+    """Return the blend of each tensor: ``share`` of the trained weights and the rest of the initial ones."""
     return {name: torch.lerp(start[name], trained[name], share) for name in trained}
 
 
@@ -75,7 +75,7 @@ def blend_codecs(start: Path, trained: Path, share: float, out: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Blend two folders."""
+    """Run the command line: blend two folders."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""The calls of the evaluation: questions, silence and noise, interruptions, and their results."""
+"""The calls of the evaluation: questions, silence and noise, and interruptions, with their results."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SNR_DB = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One question: the answer in text and sound, and its delay after the question's end (None: no
-    answer)."""
+    """The result of one question: the answer in text and sound, and its delay after the question's end (None:
+    no answer)."""
 
     utterance: Utterance
     is_noisy: bool
@@ -67,7 +67,7 @@ async def _ask(server: str, group: Sequence[tuple[Utterance, bool]], seed: int) 
 
 
 async def ask_all(server: str, asked: Sequence[Utterance], callers: int, note: Note) -> list[Result]:
-    """Ask everything, ``callers`` calls at a time; every second question is noisy."""
+    """Ask all questions, ``callers`` calls at a time; every second question is noisy."""
     marked = [(one, index % 2 == 1) for index, one in enumerate(asked)]
     groups = [marked[at : at + QUESTIONS_PER_CALL] for at in range(0, len(marked), QUESTIONS_PER_CALL)]
     results: list[Result] = []
@@ -80,7 +80,7 @@ async def ask_all(server: str, asked: Sequence[Utterance], callers: int, note: N
 
 
 async def stay_quiet(server: str, minutes: float, callers: int) -> dict[str, Any]:
-    """Silence, then noise of several loudnesses, and how often the talker spoke anyway."""
+    """Send silence, then noise of several loudnesses; returns how often the talker spoke anyway."""
     samples = int(minutes * 60 * RATE / callers) // FRAME_SAMPLES * FRAME_SAMPLES
     sounds: list[FloatArray] = []
     for index in range(callers):
@@ -118,7 +118,8 @@ async def _interrupt(server: str, first: Utterance, second: Utterance) -> float 
 async def interrupt_all(
     server: str, utterances: Sequence[Utterance], count: int, callers: int, note: Note
 ) -> dict[str, Any]:
-    """Interrupt long answers. Calls whose answer was not in progress when interrupted do not count."""
+    """Interrupt long answers, and return the results. Calls whose answer was not in progress when interrupted
+    do not count."""
     rng = random.Random(4)
     long = [one for one in utterances if one.turn.intent == "count" and len(one.turn.answer.split()) >= 5]
     others = [one for one in utterances if one.turn.intent in ("add", "subtract", "colour")]
@@ -137,7 +138,7 @@ async def interrupt_all(
 
 
 def answers_report(results: Sequence[Result]) -> dict[str, Any]:
-    """Correct answers in text per intent, clean and noisy, and the latency to the first sound."""
+    """Report the correct answers in text per intent, clean and noisy, and the latency to the first sound."""
 
     def share(some: Sequence[Result]) -> dict[str, Any]:
         right = sum(one.text == one.utterance.turn.answer for one in some)
@@ -169,7 +170,7 @@ def answers_report(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def spoken_report(results: Sequence[Result]) -> dict[str, Any]:
-    """The share of its own words that a recogniser gets from the talker's audio, with bounds."""
+    """Report the share of the talker's words that a recogniser finds in the talker's audio, with bounds."""
     spoken = [one for one in results if one.text == one.utterance.turn.answer]
     said = [one.text for one in spoken]
     grammar = answers_grammar()

@@ -1,5 +1,5 @@
-"""Material that cannot be memorised, and must be computed: sums of several numbers, counts with a wrong
-start."""
+"""Training material that must be computed and cannot be memorised: sums of several numbers, counts with a
+wrong start."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MISBEGUN_SHARE = 0.2
 
 
 class Chains:
-    """Draws sentences such as "two plus nine minus four is seven", without results below zero or above
-    twenty."""
+    """A source of random sentences such as "two plus nine minus four is seven", without results below zero or
+    above twenty."""
 
     def __init__(self, domain: Domain) -> None:
         self._value = {word: number for number, word in enumerate(NUMBERS)}
@@ -24,7 +24,7 @@ class Chains:
         }
 
     def draw(self, rng: np.random.Generator) -> str:
-        """The words of a chain of two to four numbers and its result."""
+        """Return the words of a chain of two to four numbers and its result."""
         steps = int(rng.integers(1, LONGEST))
         total = int(rng.integers(len(NUMBERS)))
         words = [NUMBERS[total]]
@@ -39,7 +39,7 @@ class Chains:
         return " ".join([*words, "is", NUMBERS[total]])
 
     def misbegun(self, answer: str, rng: np.random.Generator) -> str:
-        """One count in five from another number to the same end; every other answer unchanged.
+        """Return one count in five with another first number and the same end; every other answer unchanged.
 
         A count from twelve to eight that continues at ten still has to stop at eight: the stop then depends
         only on the question.

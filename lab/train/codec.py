@@ -60,7 +60,7 @@ class Settings:
 
 
 class Speech:
-    """All shards in memory as int16; draws disturbed excerpts."""
+    """A corpus with all shards in memory as int16, from which disturbed excerpts are drawn."""
 
     def __init__(self, folder: Path, made_by: str = "corpus") -> None:
         shards = [np.load(path) for path in shards_in(folder)]
@@ -74,7 +74,7 @@ class Speech:
     def excerpt(
         self, rng: np.random.Generator, samples: int, grid: int = 1
     ) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """float32 ``[samples]`` from any point on a grid of samples, also across utterance borders."""
+        """Return float32 ``[samples]`` from any point on a grid of samples, also across utterance borders."""
         pcm = self.pcm[rng.integers(len(self.pcm))]
         start = grid * rng.integers((pcm.size - samples) // grid)
         excerpt: np.ndarray[Any, np.dtype[np.float32]] = (
@@ -83,13 +83,13 @@ class Speech:
         return excerpt
 
     def batch(self, rng: np.random.Generator, size: int, samples: int) -> Tensor:
-        """``[size, 1, samples]``, each excerpt disturbed differently."""
+        """Return a batch ``[size, 1, samples]``, each excerpt disturbed differently."""
         rows = [disturb(rng, self.excerpt(rng, samples), self.excerpt(rng, samples)) for _ in range(size)]
         return torch.from_numpy(np.stack(rows))[:, None]
 
 
 def load_mimi(folder: Path) -> Any:
-    """Upstream's Mimi from ``mimi.safetensors`` and ``mimi_config.json``, ready to train."""
+    """Return upstream's Mimi from ``mimi.safetensors`` and ``mimi_config.json``, ready to train."""
     config = json.loads((folder / "mimi_config.json").read_text())
     mimi = loaders.get_mimi(folder / "mimi.safetensors", config, num_codebooks=config["quantizer"]["n_q"])
     mimi.train()
@@ -97,7 +97,7 @@ def load_mimi(folder: Path) -> Any:
 
 
 class Trainer:
-    """The model, its optimiser and its place in the schedule.
+    """The codec in training: the model, its optimiser and its position in the schedule.
 
     With ``own`` speech, only the decoder is trained: encoder and quantizer, and therefore every code, are
     unchanged.
@@ -173,7 +173,7 @@ class Trainer:
         return result.x.float(), result.penalty
 
     def notes(self) -> dict[str, float]:
-        """Empty: the codec is judged separately, see lab.train.codec_quality."""
+        """Return no notes: the codec is judged separately, see lab.train.codec_quality."""
         return {}
 
     def save(self) -> None:

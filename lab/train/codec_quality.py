@@ -1,4 +1,5 @@
-"""Measures the quality of the small codec: STOI on held-out voices, and words that survive the round trip."""
+"""Measures the quality of the small codec: STOI on held-out voices, and the words that survive the round
+trip."""
 
 from __future__ import annotations
 
@@ -24,12 +25,12 @@ COLD_SAMPLES, KEPT_SAMPLES = 24_000, 2_400
 
 
 def folder_of(model: str) -> Path:
-    """The folder of a model's codec."""
+    """Return the folder of a model's codec."""
     return Path(load_checkpoint(model).files["mimi"]).parent
 
 
 def round_trip(mimi: Any, pcm: FloatArray) -> FloatArray:
-    """Float32 ``[samples]`` through codes and back, to a whole number of frames."""
+    """Return ``pcm``, float32 ``[samples]``, after encoding and decoding, cut to a whole number of frames."""
     frames = -(-pcm.size // FRAME_SAMPLES)
     padded = np.pad(pcm, (0, frames * FRAME_SAMPLES - pcm.size))
     with torch.no_grad():
@@ -38,7 +39,8 @@ def round_trip(mimi: Any, pcm: FloatArray) -> FloatArray:
 
 
 def round_trip_from_silence(mimi: Any, pcm: FloatArray) -> FloatArray:
-    """The same after a second of silence, so that the codec does not start cold; 0.1 s of it is kept."""
+    """Return the round trip of a sound after a second of silence, so that the codec does not start cold;
+    0.1 s of the silence is kept."""
     sound = round_trip(mimi, np.pad(pcm, (COLD_SAMPLES, COLD_SAMPLES // 2)).astype(np.float32))
     return sound[COLD_SAMPLES - KEPT_SAMPLES :]
 
@@ -46,7 +48,7 @@ def round_trip_from_silence(mimi: Any, pcm: FloatArray) -> FloatArray:
 def measure(
     codec: Path, speech: Path, questions: Path, recordings: Mapping[str, FloatArray]
 ) -> dict[str, Any]:
-    """STOI and word error; ``speech`` and ``questions`` are folders of held-out shards."""
+    """Measure STOI and word error; ``speech`` and ``questions`` are folders of held-out shards."""
     mimi = load_mimi(codec)
     mimi.eval()
     with np.load(shards_in(speech)[0]) as shard:

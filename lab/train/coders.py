@@ -19,7 +19,8 @@ from lab.train.augment import LONGEST_DELAY_SAMPLES, SAMPLE_RATE, in_time
 
 @dataclass(frozen=True, slots=True)
 class Coder:
-    """One of libav's encoders: its name, a rate in Hz, a sample format, bit rates (none: a fixed one)."""
+    """One of libav's encoders: its name, its rate in Hz, its sample format, and its bit rates (none: a fixed
+    one)."""
 
     name: str
     rate: int
@@ -27,7 +28,7 @@ class Coder:
     bits_per_s: tuple[int, ...] = ()
 
     def through(self, rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-        """``pcm [samples]`` at 24 kHz after this coder, of the same length and without delay."""
+        """Return ``pcm [samples]`` at 24 kHz after this coder, of the same length and without delay."""
         longer = np.pad(pcm, (0, LONGEST_DELAY_SAMPLES))  # the delay's own end is cut off
         low = sphn.resample(longer[None], src_sample_rate=SAMPLE_RATE, dst_sample_rate=self.rate)[0]
         bits = int(rng.choice(self.bits_per_s)) if self.bits_per_s else None
@@ -85,10 +86,10 @@ WIDE: Final = (
 
 
 def by_a_narrow_coder(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-    """AMR or G.723.1 of telephones, or Flash's Nellymoser, at 8 kHz."""
+    """Pass speech at 8 kHz through AMR or G.723.1 of telephones, or Flash's Nellymoser."""
     return NARROW[rng.integers(len(NARROW))].through(rng, pcm)
 
 
 def by_a_wide_coder(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-    """G.722, Bluetooth's SBC, MP3 or AAC."""
+    """Pass speech through G.722, Bluetooth's SBC, MP3 or AAC."""
     return WIDE[rng.integers(len(WIDE))].through(rng, pcm)

@@ -24,7 +24,7 @@ UTTERANCES_PER_SHARD = 200
 def make_shard(
     path: Path, seed: int, *, held_out: bool, threads: int, utterances: int = UTTERANCES_PER_SHARD
 ) -> float:
-    """Write one shard of utterances; returns its seconds."""
+    """Write one shard of utterances; returns the length of its speech in seconds."""
     rng = random.Random(f"codec-{'test' if held_out else 'train'}-{seed}")
     plan = [
         (draw_voice(rng, held_out=held_out, foreign=not held_out and rng.random() < 0.15), draw_sentence(rng))

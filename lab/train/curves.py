@@ -29,13 +29,13 @@ SCORES: Final = ("accuracy", "word_error", "understood")
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
-    """The lines of a trainer's log, at most one for each step: for repeated steps, the later."""
+    """Return the lines of a trainer's log, one for each step: of a repeated step, the later line."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [line for _, line in sorted({int(line["step"]): line for line in lines}.items())]
 
 
 def series(lines: list[dict[str, float]], name: str) -> NDArray[np.float64]:
-    """Steps and values ``[2, N]`` of the lines that have ``name``."""
+    """Return the steps and values ``[2, N]`` of the lines that have ``name``."""
     return (
         np.array([(line["step"], line[name]) for line in lines if name in line], np.float64).reshape(-1, 2).T
     )
@@ -82,7 +82,7 @@ def draw(logs: Path, out: Path) -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Draw, and print what was drawn."""
+    """Draw the curves, and print the names of the trainers."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

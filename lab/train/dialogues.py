@@ -34,7 +34,7 @@ CHAINS_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question in a dialogue: its first and last frame, its words, its right answer."""
+    """A question in a dialogue: its first and last frame, its words, and its right answer."""
 
     start: int
     end: int
@@ -58,12 +58,12 @@ class Dialogue:
 
 
 def reaction_frames(answer: str) -> int:
-    """Frames from the end of a question to the first word of this answer."""
+    """Return the number of frames from the end of a question to the first word of this answer."""
     return REFUSAL_FRAMES if answer == REFUSAL else REACTION_FRAMES
 
 
 def spaced(tokens: Sequence[int], rng: np.random.Generator) -> NDArray[np.int16]:
-    """Text ``[frames]`` in which tokens are two to four frames apart, marked."""
+    """Return text ``[frames]`` in which tokens are two to four frames apart, each after a mark."""
     places = np.cumsum([0, *rng.integers(2, 5, len(tokens) - 1)])
     text = np.full(int(places[-1]) + 3, PAD, np.int16)
     text[places[1:] - 1] = EPAD
@@ -72,12 +72,12 @@ def spaced(tokens: Sequence[int], rng: np.random.Generator) -> NDArray[np.int16]
 
 
 def heard_segment(scene: Scene, rng: np.random.Generator) -> Segment:
-    """One of the scene's segments, at its own pace or another."""
+    """Draw one of the scene's segments, at its own pace or another pace."""
     return at_a_pace(scene.segments[rng.integers(len(scene.segments))], rng)
 
 
 def asked_segment(scene: Scene, rng: np.random.Generator) -> Segment:
-    """The same for a dialogue, in which fewer turns are to be refused than in a shard."""
+    """Draw a segment for a dialogue, in which fewer turns are to be refused than in a shard."""
     segment = scene.segments[rng.integers(len(scene.segments))]
     if segment.answer == REFUSAL and rng.random() < DRAWN_AGAIN:
         segment = scene.segments[rng.integers(len(scene.segments))]
@@ -85,13 +85,13 @@ def asked_segment(scene: Scene, rng: np.random.Generator) -> Segment:
 
 
 def at_a_pace(segment: Segment, rng: np.random.Generator) -> Segment:
-    """A segment at its own pace or another."""
+    """Return a segment at its own pace or another pace."""
     return segment.paced(float(rng.uniform(*PACES))) if rng.random() < PACED else segment
 
 
 class Composer:
-    """Draws dialogues of ``frames`` frames from scenes. ``recited`` are sentences and the starts of their
-    ends.
+    """A source of random dialogues of ``frames`` frames, composed from scenes. ``recited`` are sentences,
+    each with the first word of its known end.
 
     A recited sentence has its known end from that word on: in "a cow says moo" from the fourth.
     """
@@ -123,7 +123,7 @@ class Composer:
         )
 
     def draw_drill(self, rng: np.random.Generator) -> Dialogue:
-        """Questions and words in random order, only as input, and unrelated answers as output.
+        """Draw questions and words in random order as input only, and unrelated answers as output.
 
         Only the parts of the answers that follow from their own words are trained, with a voice that says
         something else, so that a sum is learned as such: neither from a question's sound nor from the
@@ -138,7 +138,7 @@ class Composer:
         return dialogue
 
     def draw_sums(self, rng: np.random.Generator) -> Dialogue:
-        """A short recital of sums, ``[SUMS_FRAMES]``, silent or spoken, with or without a speaker."""
+        """Draw a short recital of sums, ``[SUMS_FRAMES]``, silent or spoken, with or without a speaker."""
         silence = np.repeat(self.voicebox.silence[:, None], SUMS_FRAMES, axis=1)
         text, is_trained = np.full(SUMS_FRAMES, PAD, np.int16), np.zeros(SUMS_FRAMES, np.bool_)
         user = silence if rng.random() < 0.5 else self._overheard(rng)
@@ -203,7 +203,7 @@ class Composer:
         return self.voicebox.text[sentence], known
 
     def draw(self, rng: np.random.Generator) -> Dialogue:
-        """A dialogue in one scene; one in ten is a scene without speech for the talker."""
+        """Draw a dialogue in one scene; one in ten is a scene without speech for the talker."""
         scene = self.scenes[rng.integers(len(self.scenes))]
         is_quiet = rng.random() < 0.1
         dialogue = self._silent(self.quiet[rng.integers(len(self.quiet))] if is_quiet else scene.strip, rng)

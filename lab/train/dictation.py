@@ -27,7 +27,7 @@ Told = list[tuple[float, str]]
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The result of a dictation: wrong words per spoken word, and the median error of starts.
+    """The result of a dictation: wrong words per spoken word, the median error of starts, and ``silent``.
 
     ``silent`` is the share of speech outside the domain without a transcript; both are None if there was
     nothing to count. Words written for such speech do not count as wrong.
@@ -39,13 +39,14 @@ class Marks:
 
     @property
     def score(self) -> float:
-        """The score for choosing the best checkpoint: a word in a hundred counts as much as four turns in a
-        hundred."""
+        """The score for choosing the best checkpoint: one wrong word in a hundred counts as much as four
+        turns in a hundred."""
         return 1 - self.word_error + 0.25 * (self.silent or 0.0)
 
 
 def marks(said: Sequence[Told], told: Sequence[Told]) -> Marks:
-    """Compare; starts are compared for words that both have, in the same order."""
+    """Compare the spoken words with the transcribed words; starts are compared for words that both have in
+    the same order."""
     silent = [not heard for true, heard in zip(said, told, strict=True) if not true]
     pairs = [(true, heard) for true, heard in zip(said, told, strict=True) if true]
     said, told = [true for true, _ in pairs], [heard for _, heard in pairs]
@@ -68,7 +69,7 @@ def _text(told: Told) -> str:
 
 
 def dictate(lm: Any, rooms: Sequence[Room], tokenizer: TalkerTokenizer, limit: int = 160) -> Marks:
-    """Marks for a random ``limit`` of the rooms' speech, at once, greedy."""
+    """Return the marks of greedy transcripts of a random ``limit`` of the rooms' speech, all at once."""
     pairs = [(line, room.strip) for room in rooms for line in room.lines]
     chosen = np.random.default_rng(0).permutation(len(pairs))[:limit]
     lines, strips = zip(*(pairs[index] for index in chosen), strict=True)

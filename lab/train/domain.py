@@ -1,4 +1,4 @@
-"""The closed domain of the small talker: the questions, and the one right answer of each."""
+"""The closed domain of the small talker: its questions, and the one right answer to each."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _successors() -> Iterator[Fact]:
 
 
 def facts(intent: str) -> list[Fact]:
-    """All facts of an intent, held out or not."""
+    """Return all facts of an intent, held out or not."""
     makers: Mapping[str, Callable[[], Iterator[Fact]]] = {
         "add": _sums,
         "subtract": _differences,
@@ -174,7 +174,8 @@ def _shape(words: Sequence[str]) -> str:
 
 
 class Domain:
-    """Draws questions, for training or in held-out phrasings, and speech that is no question."""
+    """A source of random questions, for training or in held-out phrasings, and of speech that is no
+    question."""
 
     def __init__(self) -> None:
         self.facts = {intent: facts(intent) for intent in PHRASINGS}
@@ -196,26 +197,26 @@ class Domain:
         )
 
     def answers(self) -> list[str]:
-        """Every sentence that the talker may say, including the refusal."""
+        """Return every sentence that the talker may say, including the refusal."""
         return sorted({REFUSAL, *(fact.answer for known in self.facts.values() for fact in known)})
 
     def words(self) -> list[str]:
-        """Every word of questions and answers."""
+        """Return every word of the questions and answers."""
         return sorted({*self._asked_words, *" ".join(self.answers()).split()})
 
     def is_question(self, text: str) -> bool:
-        """Whether a text is a question of the domain, held out or not."""
+        """Return whether a text is a question of the domain, held out or not."""
         return text in self._questions
 
     def draw(self, rng: random.Random, intent: str | None = None) -> Turn:
-        """A question in a phrasing of training."""
+        """Draw a question in one of the training phrasings."""
         intent = intent or rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         fact = rng.choice(self.facts[intent])
         return self._turn(intent, PHRASINGS[intent].draw(rng), fact, is_held_out=False)
 
     def draw_words(self, rng: random.Random) -> Turn:
-        """Words of the domain in random order: a model that learns to transcribe them cannot guess, and has
-        to use the audio.
+        """Draw words of the domain in random order: a model that learns to transcribe them cannot guess, and
+        has to use the audio.
 
         They have no answer: a talker that was to refuse them also refused unknown phrasings.
         """
@@ -227,7 +228,7 @@ class Domain:
                 return Turn("words", text, "", False)
 
     def draw_half(self, rng: random.Random, *, is_held_out: bool = False) -> Turn:
-        """A question without its beginning or its end, and therefore without its subject.
+        """Draw a question without its beginning or its end, and therefore without its subject.
 
         No held-out half is also half of a phrasing of training, as "please tell me" is.
         """
@@ -244,7 +245,7 @@ class Domain:
                 return Turn("half", text, REFUSAL, is_held_out)
 
     def draw_held_out(self, rng: random.Random, intent: str) -> Turn:
-        """A question in a phrasing that training never uses."""
+        """Draw a question in a phrasing that training never uses."""
         fact = rng.choice(self.facts[intent])
         return self._turn(intent, rng.choice(PHRASINGS[intent].held_out), fact, is_held_out=True)
 

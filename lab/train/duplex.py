@@ -1,4 +1,4 @@
-"""Measures a talker's conversation: Full-Duplex-Bench's measures, and which turns it answers and refuses.
+"""Measures a talker's conversation: Full-Duplex-Bench's measures, and the turns that it answers and refuses.
 
 Recordings are our own, made with held-out voices; the talker runs in this process, so that the times are the
 model's and not those of a loaded machine.
@@ -32,8 +32,7 @@ def measure(
     recordings: Mapping[str, FloatArray],
     count: int,
 ) -> dict[str, Any]:
-    """Run everything: questions of the domain, turns that are none, ``count`` of every other kind of
-    track."""
+    """Measure everything: questions of the domain, other turns, and ``count`` tracks of every other kind."""
 
     def heard(some: Sequence[Track]) -> Heard:
         return list(zip(some, talker.listen([one.pcm for one in some]), strict=True))
@@ -55,7 +54,7 @@ def measure(
 
 
 def turn_taking(heard: Heard) -> dict[str, Any]:
-    """Measures after the end of a question."""
+    """Measure take-over and latency after the end of a question."""
     return dict(
         taking_over(
             (Speech.between(reply, track.end_s - 0.5, track.end_s + LISTEN_S), track.end_s)
@@ -65,7 +64,8 @@ def turn_taking(heard: Heard) -> dict[str, Any]:
 
 
 def pause_handling(heard: Heard) -> dict[str, Any]:
-    """Replies before the other's turn is over, by the length of the pause; and answers right after it."""
+    """Measure replies before the end of the other's turn by the length of the pause, and answers right after
+    the turn."""
 
     def share(some: Heard) -> float:
         took = [Speech.between(reply, 0.0, track.end_s).is_take_over for track, reply in some]
@@ -87,7 +87,8 @@ def pause_handling(heard: Heard) -> dict[str, Any]:
 
 
 def interrupting(heard: Heard) -> dict[str, Any]:
-    """For answers in progress when the other begins: the length of the overlap, and the continuation."""
+    """Measure how answers in progress react when the other begins: the length of the overlap, and the
+    continuation."""
     counted = [
         (track, reply)
         for track, reply in heard
@@ -111,7 +112,7 @@ def interrupting(heard: Heard) -> dict[str, Any]:
 
 
 def backchannel(heard: Heard) -> dict[str, Any]:
-    """Measures while a caller speaks for a long time."""
+    """Measure take-overs and backchannels while a caller speaks for a long time."""
     found = [asides(reply, 0.0, track.end_s) for track, reply in heard]
     seconds = sum(track.end_s for track, _ in heard)
     return {
@@ -123,7 +124,8 @@ def backchannel(heard: Heard) -> dict[str, Any]:
 
 
 def confusion(heard: Heard) -> dict[str, dict[str, int]]:
-    """Turns of the domain ("question"), other speech and no speech: answered, refused, or silence."""
+    """Count turns of the domain ("question"), other speech and no speech by reply: answer, refusal or
+    silence."""
     table: dict[str, dict[str, int]] = {}
     for track, reply in heard:
         kind = "question" if track.kind in PHRASINGS else track.kind
@@ -137,7 +139,8 @@ def confusion(heard: Heard) -> dict[str, dict[str, int]]:
 
 
 def answering(heard: Heard) -> dict[str, Any]:
-    """Answers to questions of the domain: correct, unfinished, refused, by kind, surroundings and voice."""
+    """Measure the answers to questions of the domain: correct, unfinished, refused, by kind, surroundings and
+    voice."""
 
     def share(some: Heard) -> dict[str, Any]:
         said = [(track.right, reply.text()) for track, reply in some]
@@ -162,5 +165,6 @@ def answering(heard: Heard) -> dict[str, Any]:
 
 
 def voice_of(track: Track) -> str:
-    """The speaker, without the accent: a variant of espeak-ng or another's voice, and its modification."""
+    """Return the speaker without the accent: a variant of espeak-ng or another voice, and its
+    modification."""
     return track.voice.split("+")[-1].strip()

@@ -1,4 +1,4 @@
-"""Measures a talker's answers without a server: greedy, many held-out questions at once."""
+"""Measures a talker's answers without a server, sampled greedily, to many held-out questions at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AFTER_FRAMES = 60
 
 
 def hear(lm: Any, segments: Sequence[Segment], strips: Sequence[CodeArray]) -> list[list[int]]:
-    """The word tokens of a talker's answer to each question, on a background strip each."""
+    """Return the word tokens of a talker's answer to each question; each question has a background strip."""
     frames = BEFORE_FRAMES + max(segment.codes.shape[1] for segment in segments) + AFTER_FRAMES
     user = np.stack([np.take(strip, np.arange(frames), axis=1, mode="wrap") for strip in strips])
     for row, segment in enumerate(segments):
@@ -41,7 +41,8 @@ def hear(lm: Any, segments: Sequence[Segment], strips: Sequence[CodeArray]) -> l
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Shares of held-out turns: correct ``accuracy`` and ``refused_wrongly`` are for questions of the domain.
+    """Shares of held-out turns: ``accuracy`` and ``refused_wrongly`` are shares of the questions of the
+    domain.
 
     ``refused`` is the share of the other turns with the refusal or no reply, ``unfinished`` that of the
     questions whose answer lacks its last word.
@@ -58,12 +59,12 @@ class Marks:
         return (2 * self.accuracy + self.refused) / 3
 
     def rounded(self) -> dict[str, float]:
-        """Rounded values for a log."""
+        """Return the rounded values for a log."""
         return {name: round(value, 4) for name, value in asdict(self).items()}
 
 
 def marked(pairs: Sequence[tuple[str, str]]) -> Marks:
-    """Marks of the right answer and the given one, for each turn."""
+    """Return the marks of pairs of the right answer and the given answer, one for each turn."""
     asked = [pair for pair in pairs if pair[0] != REFUSAL]
     others = [said for right, said in pairs if right == REFUSAL]
 
@@ -79,18 +80,18 @@ def marked(pairs: Sequence[tuple[str, str]]) -> Marks:
 
 
 def is_refusal(said: str) -> bool:
-    """Whether an answer, possibly empty, says that nothing was understood."""
+    """Return whether an answer, possibly empty, says that nothing was understood."""
     return said in ("", REFUSAL)
 
 
 def is_unfinished(said: str) -> bool:
-    """Whether an answer was begun and lacks its result: it ends in a word that ends no answer."""
+    """Return whether an answer was begun and lacks its result: it ends in a word that ends no answer."""
     words = said.split()
     return bool(words) and words[-1] in ("is", "says", "comes", "plus", "minus", "after")
 
 
 def judge(lm: Any, shard: Path, tokenizer: TalkerTokenizer, limit: int = 200) -> Marks:
-    """Marks of some of a shard's turns."""
+    """Return the marks of at most ``limit`` turns of a shard."""
     scenes, _ = read_segments(shard)
     pairs = [(segment, scene.strip) for scene in scenes for segment in scene.segments]
     chosen = np.random.default_rng(0).permutation(len(pairs))[:limit]

@@ -1,4 +1,4 @@
-"""The rules of Full-Duplex-Bench (v1 and v1.5), on times: taking over, stopping, backchannels.
+"""The rules of Full-Duplex-Bench (v1 and v1.5), applied to times: taking over, stopping, backchannels.
 
 The words are the talker's own, at the frames of its output, instead of a recogniser's; the stretches of sound
 are found by loudness, instead of by a voice detector.
@@ -24,7 +24,7 @@ TALKER_GAP_S: Final = 0.5
 
 
 def stretches(pcm: FloatArray, gap_s: float = TALKER_GAP_S) -> list[Stretch]:
-    """The audible stretches, in seconds; shorter silences do not separate them."""
+    """Return the audible stretches in seconds; silences shorter than ``gap_s`` do not separate them."""
     found: list[Stretch] = []
     for sample in loud_at(pcm):
         start_s, end_s = float(sample) / SAMPLE_RATE, float(sample + STEP_SAMPLES) / SAMPLE_RATE
@@ -43,7 +43,8 @@ class Speech:
 
     @classmethod
     def between(cls, reply: Reply, start_s: float, stop_s: float) -> Speech:
-        """The part that starts between two times; a word lasts until the next one or the end of its sound."""
+        """Return the words that start between two times; a word lasts until the next one or the end of its
+        sound."""
         sounds = stretches(reply.pcm)
         starts = [at_s for at_s, _ in reply.words]
         words = []
@@ -56,40 +57,41 @@ class Speech:
 
     @property
     def is_take_over(self) -> bool:
-        """Whether the talker takes over: with more than three words, or with a second of them."""
+        """Whether the talker takes over: with more than three words, or with a second of speech."""
         if not self.words:
             return False
         span_s = self.words[-1][1] - self.words[0][0]
         return span_s >= SHORT_S or len(self.words) > FEW_WORDS
 
     def latency_s(self, end_s: float) -> float | None:
-        """Seconds from the end of the other's turn to the first word, at least 0; None without taking
-        over."""
+        """Return the seconds from the end of the other's turn to the first word, at least 0; None if the
+        talker does not take over."""
         return max(0.0, self.words[0][0] - end_s) if self.is_take_over else None
 
 
 def overlap_s(user: Sequence[Stretch], talker: Sequence[Stretch]) -> float:
-    """Seconds in which both are heard at once."""
+    """Return the seconds in which user and talker are audible at once."""
     return sum(
         max(0.0, min(ours[1], theirs[1]) - max(ours[0], theirs[0])) for ours in user for theirs in talker
     )
 
 
 def is_aside(reply: Reply, stretch: Stretch) -> bool:
-    """Whether a stretch is a backchannel: three words at most, and less than a second."""
+    """Return whether a stretch is a backchannel: three words at most, and less than a second."""
     words = [word for at_s, word in reply.words if stretch[0] - FRAME_S <= at_s < stretch[1]]
     return len(words) <= FEW_WORDS and stretch[1] - stretch[0] < SHORT_S
 
 
 def asides(reply: Reply, start_s: float, stop_s: float) -> tuple[bool, int]:
-    """Whether the talker took over during the other's speech, and its number of backchannels."""
+    """Return whether the talker took over during the other's speech, and its number of backchannels."""
     heard = [one for one in stretches(reply.pcm) if start_s <= one[0] < stop_s]
     is_over = any(one[1] - one[0] > LONG_S or not is_aside(reply, one) for one in heard)
     return is_over, sum(is_aside(reply, one) for one in heard)
 
 
 def taking_over(speeches: Iterable[tuple[Speech, float]]) -> dict[str, float | int | None]:
-    """The share that took over, and its latency, from the replies and the ends of the other's turns."""
+    """Return the share of replies that take over, and their latency; each reply comes with the end of the
+    other's turn."""
     found = [(speech.is_take_over, speech.latency_s(end_s)) for speech, end_s in speeches]
     latencies = [latency_s for _, latency_s in found if latency_s is not None]
     return {

@@ -36,7 +36,7 @@ EMPTY_S: Final = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """A talker's input, ``pcm [samples]``; the seconds in which parts of speech start and end.
+    """A talker's input ``pcm [samples]``, and the seconds in which the parts of speech start and end.
 
     ``kind`` is the kind of speech; ``right`` the answer to its last part, ``voice`` the speaker. ``around``
     names the noise, the room and the line.
@@ -52,7 +52,7 @@ class Track:
 
     @property
     def end_s(self) -> float:
-        """The end of the other's speech."""
+        """The end of the other's speech in seconds."""
         return self.parts[-1][1] if self.parts else 0.0
 
 
@@ -85,7 +85,7 @@ def _track(
 
 
 def questions(utterances: Sequence[Utterance]) -> list[Track]:
-    """Separate turns: questions of the domain, and other speech."""
+    """Return separate turns: questions of the domain, and other speech."""
     return [
         _track(one.turn.intent, [one.pcm], [], one.turn.answer, f"{one.voice.name} {one.voice.bending}", seed)
         for seed, one in enumerate(utterances)
@@ -93,7 +93,7 @@ def questions(utterances: Sequence[Utterance]) -> list[Track]:
 
 
 def recorded(recordings: Mapping[str, FloatArray]) -> list[Track]:
-    """Unchanged pieces of recordings, each a turn to be refused."""
+    """Return unchanged pieces of recordings, each a turn to be refused."""
     return [
         _track(one.turn.intent, [one.pcm], [], one.turn.answer, one.voice.name, 2 * seed)
         for seed, one in enumerate(pieces(recordings))
@@ -101,7 +101,7 @@ def recorded(recordings: Mapping[str, FloatArray]) -> list[Track]:
 
 
 def interruptions(utterances: Sequence[Utterance], count: int) -> list[Track]:
-    """A question with a long answer, and another one during it."""
+    """Return tracks with a question that has a long answer, and another question during the answer."""
     rng = random.Random(4)
     long = [one for one in utterances if one.turn.intent == "count" and len(one.turn.answer.split()) >= 5]
     others = [one for one in utterances if one.turn.intent in ("add", "subtract", "colour")]
@@ -115,7 +115,7 @@ def interruptions(utterances: Sequence[Utterance], count: int) -> list[Track]:
 
 
 def paused(count: int, threads: int = 2) -> list[Track]:
-    """Questions with a pause before the last two words."""
+    """Return questions with a pause before the last two words."""
     rng, domain = random.Random(5), Domain()
     asked: list[tuple[Voice, str, str, str]] = []
     for _ in range(count):
@@ -134,7 +134,7 @@ def paused(count: int, threads: int = 2) -> list[Track]:
 
 
 def long_speech(count: int, threads: int = 2) -> list[Track]:
-    """Ten seconds and more of a speaker that does not ask and pauses no longer than for a breath."""
+    """Return ten seconds and more of a speaker who does not ask and pauses no longer than for a breath."""
     rng = random.Random(6)
     plans: list[tuple[Voice, list[str]]] = []
     while len(plans) < count:
@@ -157,7 +157,7 @@ def long_speech(count: int, threads: int = 2) -> list[Track]:
 
 
 def without_speech(count: int) -> list[Track]:
-    """Music and noise that training does not have, in turns."""
+    """Return alternately music and noise that training does not have."""
     tracks, samples = [], int(EMPTY_S * SAMPLE_RATE)
     for seed in range(count):
         rng = np.random.default_rng((29, seed))

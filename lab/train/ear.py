@@ -65,7 +65,7 @@ def _number(value: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ear:
-    """Whisper in a separate process, with a number of threads."""
+    """The recogniser Whisper in a separate process, with a number of threads."""
 
     material: Material
     threads: int = 1
@@ -100,18 +100,18 @@ def _long_enough(clip: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The number of ``wrong`` items, and of all."""
+    """The number of ``wrong`` items, and the number ``of`` all items."""
 
     wrong: int
     of: int
 
     @property
     def share(self) -> float:
-        """The fraction of wrong ones."""
+        """The fraction of wrong items."""
         return round(self.wrong / max(1, self.of), 4)
 
 
 def words_wrong(said: Sequence[str], heard: Sequence[str]) -> Count:
-    """The edit distance between the words, and the number of spoken words; at most all are wrong."""
+    """Count wrong words by edit distance, at most as many as were spoken, and the spoken words."""
     wrong = sum(min(len(a.split()), word_errors(a, b)) for a, b in zip(said, heard, strict=True))
     return Count(wrong, sum(len(text.split()) for text in said))

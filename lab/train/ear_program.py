@@ -16,7 +16,7 @@ import numpy as np
 
 
 def main(model: str, sounds: str, threads: str) -> int:
-    """Transcribe every sound."""
+    """Transcribe every sound, and print the texts."""
     whisper = faster_whisper.WhisperModel(
         model, device="cpu", compute_type="int8", cpu_threads=int(threads), local_files_only=True
     )

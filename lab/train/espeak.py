@@ -1,4 +1,4 @@
-"""espeak-ng's own library, which reports when each word begins; its command does not.
+"""Speaks with espeak-ng's own library, which reports when each word begins; its command does not.
 
 ``espeak_Synth`` and the events of ``speak_lib.h`` (espeak-ng 1.51), through ctypes.
 """
@@ -54,7 +54,7 @@ _CALLBACK = ctypes.CFUNCTYPE(
 
 
 class Espeak:
-    """The synthesiser in this process; not thread-safe, one per process.
+    """The synthesiser espeak-ng in this process; not thread-safe, one per process.
 
     Raises:
         OSError: the library is not installed (Debian: espeak-ng).
@@ -80,7 +80,7 @@ class Espeak:
         return 0
 
     def speak(self, voice: Voice, text: str) -> tuple[NDArray[np.int16], tuple[int, ...]]:
-        """Samples at :attr:`sample_rate`, and the first sample of each word.
+        """Return samples at :attr:`sample_rate`, and the first sample of each word.
 
         Words that espeak-ng joins ("of the") share their time by their letters.
 

@@ -1,4 +1,4 @@
-"""The evaluation of recogniser and synthesiser: held-out questions transcribed, held-out answers
+"""The evaluation of recogniser and synthesiser: held-out questions are transcribed, held-out answers
 synthesised."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WAITING: Final = {"wait": "30"}
 
 @dataclass(frozen=True, slots=True)
 class Dictated:
-    """A question and its transcript; probabilities of each pause by frame of audio.
+    """A question, its transcript, and the probabilities of each pause by frame of audio.
 
     For speech outside the domain ``said`` is empty.
     """
@@ -58,7 +58,8 @@ class Dictated:
     pauses: NDArray[np.float32]
 
     def pause_after_s(self, head: int) -> float | None:
-        """Seconds after the end until a pause remained likely; negative is too soon, None is never."""
+        """Return the seconds from the end of the question to the frame from which a pause stays likely;
+        negative if too soon, None if never."""
         likely = self.pauses[:, head] > LIKELY
         if not likely.size or not likely[-1]:
             return None
@@ -71,7 +72,8 @@ class Dictated:
 async def dictate_all(
     server: str, utterances: Sequence[Utterance], callers: int, note: Note
 ) -> list[Dictated]:
-    """Transcribe everything as fast as the server reads; every second question has noise 20 dB below it."""
+    """Transcribe all utterances as fast as the server reads; every second question has noise 20 dB below
+    it."""
     listener, results = Listener(), list[Dictated]()
     address = ServerAddress.parse(server)
     async with aiohttp.ClientSession() as http:
@@ -126,7 +128,7 @@ def _heard(one: Utterance, is_noisy: bool, rng: np.random.Generator) -> FloatArr
 
 
 def dictation_report(results: Sequence[Dictated]) -> dict[str, Any]:
-    """Word error, the error of word starts, the detection of pauses, and silence on speech that is no
+    """Report word error, the error of word starts, the detection of pauses, and silence on speech that is no
     question.
 
     ``doubled`` words are written twice in succession but spoken once; ``lost_to_silence`` is the share of the
@@ -169,7 +171,8 @@ def _doubled(words: Told) -> int:
 
 
 def silence_report(outside: Sequence[Dictated]) -> dict[str, Any]:
-    """For speech outside the domain, by its kind: the share without transcript, and the number of words."""
+    """Report, for each kind of speech outside the domain, the share without transcript, and the number of
+    words."""
     kinds = sorted({one.utterance.turn.intent for one in outside})
     table = {"all": outside} | {
         kind: [one for one in outside if one.utterance.turn.intent == kind] for kind in kinds
@@ -197,7 +200,7 @@ def _pause_report(results: Sequence[Dictated], head: int) -> dict[str, Any]:
 async def read_all(
     server: str, texts: Sequence[str], callers: int, note: Note, voice: str, *, may_refuse: bool = False
 ) -> list[TtsRecord]:
-    """Have every text synthesised in one voice, ``callers`` at a time.
+    """Synthesise every text in one voice, ``callers`` texts at a time.
 
     Where the server may refuse, a text of unknown words only has no sound.
 
@@ -231,7 +234,7 @@ async def _read(http: aiohttp.ClientSession, url: str, text: str) -> TtsRecord:
 
 
 def sounds_of(speeches: Sequence[TtsRecord]) -> list[FloatArray]:
-    """The sound of each reading ``[samples]``."""
+    """Return the sound of each reading, ``[samples]``."""
     return [np.concatenate([np.zeros(1, np.float32), *one.pieces]) for one in speeches]
 
 
@@ -242,8 +245,8 @@ def reading_report(
     coded: Callable[[FloatArray], FloatArray],
     ear: Ear | None = None,
 ) -> dict[str, Any]:
-    """Word errors of a recogniser on the synthesiser's speech, with two bounds: the teacher's speech, and
-    chance.
+    """Report the word errors of a recogniser on the synthesiser's speech, with two bounds: the teacher's
+    speech, and chance.
 
     The recogniser first uses the grammar of the answers, in which it rarely mishears a teacher, and then
     general English, in which the two errors can be compared. ``taught`` are the teacher's versions of the
@@ -278,6 +281,6 @@ def reading_report(
 
 
 def held_out_texts(count: int) -> list[str]:
-    """The texts to synthesise: answers outside of every training, repeated to make ``count``."""
+    """Return the texts to synthesise: answers that no training has, repeated up to ``count``."""
     texts = held_out_answers(count)
     return [texts[index % len(texts)] for index in range(count)]

@@ -1,4 +1,5 @@
-"""Measures all numbers of the small models' cards, on held-out phrasings, voices, surroundings and speeds.
+"""Measures all numbers of the small models' model cards, on held-out phrasings, voices, surroundings and
+speeds.
 
 Usage: python -m lab.train.evaluate --model out/train/tiny --stt out/train/tiny-stt \\
            --tts out/train/tiny-tts --speech out/train/codec-test \\
@@ -57,7 +58,7 @@ NOT_ASKED: Final = (*OUTSIDE, "half")
 def balanced(
     utterances: Sequence[Utterance], per_intent: int, intents: Iterable[str] = PHRASINGS
 ) -> list[Utterance]:
-    """The first utterances of each intent, up to a number, shuffled with a fixed seed."""
+    """Return the first utterances of each intent, at most ``per_intent``, shuffled with a fixed seed."""
     chosen = [
         one for intent in intents for one in [u for u in utterances if u.turn.intent == intent][:per_intent]
     ]
@@ -67,7 +68,7 @@ def balanced(
 
 @contextmanager
 def serving(model: str, options: argparse.Namespace) -> Iterator[RunningServer]:
-    """A fresh server of one model, with a row for every caller."""
+    """Run a fresh server of one model, with a row for every caller."""
     port, log = free_port(), Path("out/evaluate-server.log")
     log.parent.mkdir(exist_ok=True)
     command = [*ANTIPHON, "serve", "--model", model, "--port", str(port), "--slots", str(options.callers)]
@@ -79,7 +80,8 @@ def serving(model: str, options: argparse.Namespace) -> Iterator[RunningServer]:
 
 
 def judging_shards(folder: Path) -> list[Path]:
-    """All shards but the first, by which training selects the best checkpoint; the only one if there is one.
+    """Return all shards but the first, by which training selects the best checkpoint; a single shard is
+    returned.
 
     Raises:
         SystemExit: there is none.
@@ -92,12 +94,12 @@ def judging_shards(folder: Path) -> list[Path]:
 
 
 def held_out_questions(folder: Path) -> list[Utterance]:
-    """The questions of the judging shards."""
+    """Return the questions of the judging shards."""
     return [one for path in judging_shards(folder) for one in read_shard(path)]
 
 
 def dictate(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Transcribe the questions, and other speech, with a recogniser."""
+    """Transcribe the questions and other speech with a recogniser; returns the report."""
     asked = balanced(held_out_questions(options.questions), options.per_intent, (*PHRASINGS, *OUTSIDE))
     asked += pieces(recordings_in(options.recordings))
     with serving(model, options) as server:
@@ -107,7 +109,7 @@ def dictate(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_aloud(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Synthesise answers in every voice that is named after a teacher."""
+    """Synthesise answers in every voice that is named after a teacher; returns the report."""
     texts, report = eval_calls.held_out_texts(options.answers), dict[str, Any]()
     mimi = load_mimi(options.codec or codec_quality.folder_of(model))
     mimi.eval()
@@ -129,7 +131,7 @@ def read_aloud(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def as_taught(name: str, texts: Sequence[str], options: argparse.Namespace) -> Mapping[str, Answer]:
-    """The teacher's versions of the texts; Kokoro's voices need the material."""
+    """Return the texts as the teacher speaks them; Kokoro's voices need the material."""
     if name in VOICES:
         return speak_answers(texts, voice=Voice("flite", VOICES[name]))
     teacher = natural_speakers(Material(options.material))[name]
@@ -137,8 +139,8 @@ def as_taught(name: str, texts: Sequence[str], options: argparse.Namespace) -> M
 
 
 def english_at_large(url: str, name: str, options: argparse.Namespace, ear: Ear) -> Count:
-    """Word errors of the independent recogniser on sentences outside the domain, most of whose words are
-    unknown to the model."""
+    """Count the word errors of the independent recogniser on sentences outside the domain, most of whose
+    words are unknown to the model."""
     rng, outside = random.Random(14), Outside(held_out=True)
     drawn = [outside.draw(rng)[0] for _ in range(4 * ENGLISH_SENTENCES)]
     texts = [turn.question for turn in drawn if turn.intent in (CHAT, PROSE)][:ENGLISH_SENTENCES]
@@ -148,13 +150,13 @@ def english_at_large(url: str, name: str, options: argparse.Namespace, ear: Ear)
 
 
 def voices_of(model: str) -> list[str]:
-    """Those of a synthesiser's voices that have a teacher, by name."""
+    """Return the names of a synthesiser's voices that have a teacher."""
     found = find_tts_voices(None, load_checkpoint(model))
     return [name for name in ([] if found is None else found.names()) if name in {**VOICES, **NATURAL_VOICES}]
 
 
 def naturally(options: argparse.Namespace) -> dict[str, Any]:
-    """Scores of the talker, and of a given recogniser, on natural voices and people."""
+    """Measure the talker, and a recogniser if given, on natural voices and people."""
     material = Material(options.material)
     sets, ear = Sets.of(material, options.yardsticks), Ear(material)
     report: dict[str, Any] = {"talker": ask(Talker(options.model, options.backend), sets, ear)}
@@ -165,7 +167,7 @@ def naturally(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def converse(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Test a talker: questions, silence and noise, interruptions."""
+    """Test a talker on a server: questions, silence and noise, interruptions; returns the report."""
     utterances = held_out_questions(options.questions)
     asked = balanced(utterances, options.per_intent)
     with serving(model, options) as server:
@@ -185,7 +187,8 @@ def converse(model: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def in_process(model: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Test a talker in this process: questions, other speech, pauses and interruptions."""
+    """Test a talker in this process: questions, other speech, pauses and interruptions; returns the
+    report."""
     utterances = held_out_questions(options.questions)
     return duplex.measure(
         Talker(model, options.backend),
@@ -208,7 +211,7 @@ def progress(what: str) -> Callable[[int, int], None]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -74,12 +74,12 @@ SENTENCES_SHARE: Final = 4
 
 
 def is_sentence_held_out(text: str) -> bool:
-    """Whether a sentence outside the domain is reserved for the tests, by its hash."""
+    """Return whether a sentence outside the domain is reserved for the tests, by its hash."""
     return hashlib.sha256(text.encode()).digest()[0] % SENTENCES_SHARE == 0
 
 
 def is_answer_held_out(text: str) -> bool:
-    """Whether a synthesiser's training excludes an answer: one sum, difference or count in ten."""
+    """Return whether a synthesiser's training excludes an answer: one sum, difference or count in ten."""
     words = text.split()
     is_worked_out = {"plus", "minus"} & set(words) or not {"is", "says", "comes", "you"} & set(words)
     return bool(is_worked_out) and hashlib.sha256(text.encode()).digest()[1] % 10 == 0

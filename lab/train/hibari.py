@@ -1,4 +1,4 @@
-"""hibari, Kokoro's voice "af_heart" in a graph of 8 MB: natural speech at a thirtieth of Kokoro's cost.
+"""Speaks with hibari, Kokoro's voice "af_heart" in a graph of 8 MB, at a thirtieth of Kokoro's cost.
 
 The graph returns spectra instead of sound: of a train of pulses at its pitch, of noise, and of the rest. So
 another throat changes pitch, formants and breath before there is sound, and one voice becomes many. The files
@@ -45,7 +45,7 @@ WINDOW: Final = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(4 * HOP) / (4 * HOP)))
 
 
 def pulses(hz: FloatArray) -> FloatArray:
-    """A train of pulses ``[frames * HOP]`` at the pitch of each frame: equal harmonics up to
+    """Return a train of pulses ``[frames * HOP]`` at the pitch of each frame: equal harmonics up to
     ``HIGHEST_HZ``."""
     at = (np.arange(hz.size * HOP) + 0.5) / HOP - 0.5
     each = np.interp(at, np.arange(hz.size), hz)
@@ -59,14 +59,16 @@ def pulses(hz: FloatArray) -> FloatArray:
 
 
 def analysed(pcm: FloatArray) -> NDArray[np.complex64]:
-    """Spectra ``[frames, BINS]`` of ``[frames * HOP]``; a unit cosine has a magnitude of one."""
+    """Return the spectra ``[frames, BINS]`` of ``pcm [frames * HOP]``; a unit cosine has a magnitude of
+    one."""
     padded = np.pad(pcm, 2 * HOP, mode="reflect")
     frames = np.lib.stride_tricks.sliding_window_view(padded, 4 * HOP)[: pcm.size : HOP]
     return np.fft.rfft(frames * (WINDOW / HOP), axis=1).astype(np.complex64)
 
 
 def synthesised(spectra: NDArray[np.complex64]) -> FloatArray:
-    """Sound ``[frames * HOP]`` of spectra ``[frames, BINS]``: the inverse of a windowed analysis."""
+    """Return the sound ``[frames * HOP]`` of spectra ``[frames, BINS]``: the inverse of a windowed
+    analysis."""
     parts = np.fft.irfft(spectra, 4 * HOP, axis=1).astype(np.float32) * WINDOW
     pcm, weight = (np.zeros(((len(parts) + 3), HOP), np.float32) for _ in range(2))
     for place in range(4):
@@ -93,7 +95,7 @@ def _pitch(throat: Throat, hz: FloatArray) -> FloatArray:
 
 
 class Hibari:
-    """The synthesiser in this process.
+    """The synthesiser hibari in this process.
 
     Raises:
         SystemExit: its files are not in the folder.
@@ -138,8 +140,8 @@ def sounding(
     phases: Spectra,
     hz: FloatArray,
 ) -> FloatArray:
-    """Sound of the graph's spectra ``[BINS, frames]``, logarithms of gains and phases, and its pitch
-    ``[frames]``."""
+    """Return the sound of the graph's spectra ``[BINS, frames]``, which are logarithms of gains and phases,
+    and of its pitch ``[frames]``."""
     if throat is not None:
         pulsed, turned, noisy, rest = (
             _stretched(one, throat.formant_ratio) for one in (pulsed, turned, noisy, rest)

@@ -1,4 +1,4 @@
-"""Kokoro-82M, natural speech of 54 voices: synthesis with the start of each word.
+"""Speaks with Kokoro-82M, natural speech of 54 voices, and returns the start of each word.
 
 The graph also returns the duration of each phoneme. It is deterministic: the same text and voice give the
 same sound. The files are those of lab.train.material; espeak-ng turns text into phonemes.
@@ -85,12 +85,12 @@ ENGLISH_SOUNDS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def voices(language: str, *, held_out: bool) -> tuple[str, ...]:
-    """The training voices of a language, or those of the tests."""
+    """Return the training voices of a language, or its held-out voices."""
     return tuple(name for name in SPEAKERS[language] if (name in kept.VOICES[PROGRAM]) == held_out)
 
 
 def language_of(voice: str) -> str:
-    """The language of a voice; of a mixture, that of the first voice.
+    """Return the language of a voice; of a mixture, that of the first voice.
 
     Raises:
         ValueError: there is no such voice.
@@ -103,7 +103,8 @@ def language_of(voice: str) -> str:
 
 
 def phonemes(text: str, language: str) -> str:
-    """The phonemes of a text in Kokoro's notation, with a space between words that are spoken separately.
+    """Return the phonemes of a text in Kokoro's notation, with a space between words that are spoken
+    separately.
 
     Raises:
         subprocess.CalledProcessError: espeak-ng has no such language.
@@ -124,7 +125,7 @@ def phonemes(text: str, language: str) -> str:
 
 
 def spoken_together(words: Sequence[str], parts: Sequence[str], language: str) -> list[int]:
-    """The number of words in each phoneme group: espeak-ng joins "of the".
+    """Return the number of words in each phoneme group: espeak-ng joins "of the".
 
     Empty if the groups are ambiguous.
     """
@@ -141,7 +142,8 @@ def spoken_together(words: Sequence[str], parts: Sequence[str], language: str) -
 
 @dataclass(frozen=True, slots=True)
 class OutputFrame:
-    """Float32 ``pcm [samples]`` at 24 kHz, and the start of each word in seconds; no starts if unknown."""
+    """A synthesised sound, float32 ``pcm [samples]`` at 24 kHz, and the start of each word in seconds; no
+    starts if unknown."""
 
     pcm: FloatArray
     starts_s: tuple[float, ...]
@@ -149,7 +151,8 @@ class OutputFrame:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A text in Kokoro's phonemes: ``tokens``, the first token of each group of words, the words of each."""
+    """A text in Kokoro's phonemes: ``tokens``, the first token of each group of words, and the words of each
+    group."""
 
     tokens: tuple[int, ...]
     firsts: tuple[int, ...]
@@ -158,7 +161,7 @@ class Line:
 
     @classmethod
     def of(cls, text: str, language: str, symbols: Mapping[str, int], between: str = " ") -> Line:
-        """``between`` are the symbols between words.
+        """Return the phonemes of ``text``; ``between`` are the symbols between words.
 
         Raises:
             ValueError: the text has no phoneme, or too many.
@@ -173,15 +176,15 @@ class Line:
         return cls(tuple(tokens), tuple(firsts), tuple(words), tuple(spoken_together(words, parts, language)))
 
     def starts_s(self, lasting: FloatArray) -> tuple[float, ...]:
-        """The starts of the words in seconds; ``lasting`` are the steps of the silence before the first
-        token, of each token, and of the silence after them."""
+        """Return the starts of the words in seconds; ``lasting`` are the steps of the silence before the
+        first token, of each token, and of the silence after the last token."""
         ends = np.cumsum(lasting) * STEP_SAMPLES / SAMPLE_RATE
         begun = [float(ends[min(first, ends.size - 1)]) for first in self.firsts]
         return tuple(_shared(begun, self.words, self.counts))
 
 
 class Kokoro:
-    """The synthesiser in this process.
+    """The synthesiser Kokoro in this process.
 
     Raises:
         SystemExit: its files are not in the folder.

@@ -25,7 +25,7 @@ SAVE_EVERY_S = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The learning rate of a run: a linear warm-up, then a cosine down to a share of its peak."""
+    """The learning rate of a run: a linear warm-up, then a cosine down to a share of the peak rate."""
 
     peak_learning_rate: float
     warm_up_steps: int
@@ -34,7 +34,7 @@ class Schedule:
     weight_decay: float = 0.05
 
     def learning_rate(self, step: int) -> float:
-        """The rate of the step that follows ``step`` others."""
+        """Return the learning rate of the step that follows ``step`` other steps."""
         progress = min(1.0, step / self.total_steps)
         fall = self.final_share + (1 - self.final_share) * 0.5 * (1 + math.cos(math.pi * progress))
         return self.peak_learning_rate * min(1.0, (step + 1) / self.warm_up_steps) * fall
@@ -47,20 +47,20 @@ class Trainee(Protocol):
 
     @property
     def step(self) -> int:
-        """Steps taken so far, including earlier runs."""
+        """The number of steps taken so far, including earlier runs."""
 
     def train_step(self) -> Mapping[str, float]:
         """Take one step; returns the parts of its loss."""
 
     def notes(self) -> Mapping[str, float]:
-        """Further values for the log after this step; the place to evaluate and to look for data."""
+        """Return further values for the log after this step; the place to evaluate and to look for data."""
 
     def save(self) -> None:
         """Write everything needed to resume."""
 
 
 class WorkingClock:
-    """Seconds, without the time for which the process was stopped (SIGSTOP, SIGCONT).
+    """A clock that excludes the time for which the process was stopped (SIGSTOP, SIGCONT), in seconds.
 
     It is exact to the time since the last call, so call it at every step.
     """
@@ -88,8 +88,7 @@ def run(
     log_every: int = 25,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Train for this number of minutes or to the schedule's end, logging a JSON line every ``log_every``
-    steps."""
+    """Train for ``minutes`` or to the end of the schedule, and log a JSON line every ``log_every`` steps."""
     start_s = saved_s = clock()
     first_step = trainee.step
     taken = dict[str, list[float]]()
@@ -115,7 +114,7 @@ def run(
 
 
 def run_until_stopped(trainee: Trainee, total_steps: int, minutes: float, *, log_every: int = 25) -> int:
-    """:func:`run`, saving also on Ctrl-C or SIGTERM; returns the exit status.
+    """Train as :func:`run` does, and save also on Ctrl-C or SIGTERM; returns the exit status.
 
     A pause by SIGSTOP and SIGCONT does not count.
     """
@@ -129,7 +128,7 @@ def run_until_stopped(trainee: Trainee, total_steps: int, minutes: float, *, log
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, steps: int) -> None:
-    """The options of every trainer."""
+    """Add the options of every trainer."""
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=120, help="[%(default)s]")
     parser.add_argument("--steps", type=int, default=steps, help="length of the schedule [%(default)s]")
@@ -137,7 +136,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, steps: int) -> None:
 
 
 def fast_arithmetic(device: str = "cpu") -> torch.autocast:
-    """Products in bfloat16 if the device has them and they are faster, otherwise in float32.
+    """Return a context with products in bfloat16 if the device has it and it is faster, otherwise in float32.
 
     On one thread a step of the recogniser took 0.86 s in float32 and 3.0 s in bfloat16 on a Xeon without it,
     0.77 s and 1.18 s on one with AVX-512's and without AMX (medians).
@@ -149,8 +148,8 @@ def fast_arithmetic(device: str = "cpu") -> torch.autocast:
 
 @cache
 def is_fast_in_bfloat16(clock: Callable[[], float] = time.process_time) -> bool:
-    """Whether this CPU has bfloat16, and multiplies matrices faster in it: with AVX-512's and no AMX a Xeon
-    does not."""
+    """Return whether this CPU has bfloat16 and multiplies matrices faster in it: a Xeon with AVX-512's
+    bfloat16 and without AMX does not."""
     can = torch.cpu.get_capabilities()
     if not any(can.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16")):
         return False
@@ -166,7 +165,7 @@ def is_fast_in_bfloat16(clock: Callable[[], float] = time.process_time) -> bool:
 
 
 class Course:
-    """The state of a training: the model's optimiser, the steps taken, the best score, all kept in
+    """The state of a training run: the model's optimiser, the steps taken, and the best score, all kept in
     ``trainer.pt``.
 
     ``judged`` is the model to be judged and shipped: the average of the weights over about
@@ -203,11 +202,11 @@ class Course:
 
     @property
     def judged(self) -> nn.Module:
-        """The average of the weights, or the model."""
+        """The model with averaged weights, or the model itself without an average."""
         return self.model if self._average is None else self._average.module
 
     def update(self, loss: Tensor) -> None:
-        """One step down this loss's gradient, clipped to 1."""
+        """Take one step down this loss's gradient, which is clipped to 1."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule.learning_rate(self.step)
         self.optimizer.zero_grad()
@@ -219,7 +218,7 @@ class Course:
             self._average.update_parameters(self.model)
 
     def save(self) -> None:
-        """Write the state, so that a kill at any moment leaves a complete one."""
+        """Write the state, so that a kill at any moment leaves a complete file."""
         state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         if self._average is not None:
             state["average"] = self._average.state_dict()
@@ -228,7 +227,7 @@ class Course:
         part.replace(self._path)
 
     def is_best(self, score: float) -> bool:
-        """Whether no score was higher; it then becomes the best."""
+        """Return whether no earlier score was higher; the score then becomes the best."""
         if score < self.best:
             return False
         self.best = score
@@ -236,7 +235,8 @@ class Course:
 
 
 def checkpoint_in(folder: Path) -> Path:
-    """The best checkpoint of a trainer's folder, else the last; a folder with weights is itself one.
+    """Return the best checkpoint of a trainer's folder, else the last; a folder with weights is itself a
+    checkpoint.
 
     Raises:
         SystemExit: there is none.
@@ -248,7 +248,7 @@ def checkpoint_in(folder: Path) -> Path:
 
 
 def write_lm(lm: nn.Module, config: Mapping[str, Any], folder: Path) -> None:
-    """Write a language model and its configuration in the published layout, bf16."""
+    """Write a language model in bfloat16 and its configuration in the published layout."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = {
         name: tensor.to("cpu", torch.bfloat16).contiguous() for name, tensor in lm.state_dict().items()

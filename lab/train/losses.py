@@ -10,7 +10,7 @@ SAMPLE_RATE = 24_000
 
 
 def mel_filters(bins: int, mels: int) -> Tensor:
-    """Triangular mel filters ``[mels, bins // 2 + 1]`` (O'Shaughnessy's mel scale)."""
+    """Return triangular mel filters ``[mels, bins // 2 + 1]`` (O'Shaughnessy's mel scale)."""
     frequency = torch.linspace(0, SAMPLE_RATE / 2, bins // 2 + 1)
     top = 2595 * torch.log10(torch.tensor(1 + SAMPLE_RATE / 2 / 700))
     corner = 700 * (10 ** (torch.linspace(0, float(top), mels + 2) / 2595) - 1)
@@ -20,7 +20,7 @@ def mel_filters(bins: int, mels: int) -> Tensor:
 
 
 class SpectralLoss(nn.Module):
-    """Log-mel distance and spectral convergence at several resolutions (Yamamoto et al. 2020)."""
+    """The loss of log-mel distance and spectral convergence at several resolutions (Yamamoto et al. 2020)."""
 
     def __init__(
         self, resolutions: tuple[tuple[int, int], ...] = ((256, 32), (512, 64), (1024, 80), (2048, 80))
@@ -48,7 +48,7 @@ class SpectralLoss(nn.Module):
 
 
 class EnvelopeLoss(nn.Module):
-    """One minus the correlation of third-octave envelopes over 0.38 s, the quantity STOI averages.
+    """The loss of one minus the correlation of third-octave envelopes over 0.38 s, which STOI averages.
 
     After Taal et al. 2011, without its silence removal and clipping. ``[B, samples]`` at 24 kHz.
     """
@@ -69,7 +69,8 @@ class EnvelopeLoss(nn.Module):
         return bands.unfold(-1, self.frames, self.frames // 2)
 
     def forward(self, decoded: Tensor, target: Tensor) -> Tensor:
-        """Scalar loss; segments with a silent target do not count."""
+        """Return the scalar loss of ``decoded`` compared with ``target``; segments with a silent target do
+        not count."""
         mine, theirs = self._envelopes(decoded), self._envelopes(target)
         loud = (theirs.pow(2).mean(dim=(1, 3), keepdim=True).sqrt() > 1e-2).float()
         mine, theirs = (x - x.mean(-1, keepdim=True) for x in (mine, theirs))

@@ -54,26 +54,26 @@ class Material:
 
     @property
     def kokoro(self) -> Path:
-        """Folder with model.onnx, symbols.json and voices/NAME.bin."""
+        """The folder with model.onnx, symbols.json and voices/NAME.bin."""
         return self._part("kokoro")
 
     @property
     def hibari(self) -> Path:
-        """Folder with model.onnx and symbols.json."""
+        """The folder with model.onnx and symbols.json."""
         return self._part("hibari")
 
     @property
     def ear(self) -> Path:
-        """Folder with Whisper's files in model/ and the environment that runs them."""
+        """The folder with Whisper's files in model/ and the environment that runs them."""
         return self._part("ear")
 
     @property
     def digits(self) -> Path:
-        """Folder with DIGIT_SPEAKER_TAKE.wav."""
+        """The folder with DIGIT_SPEAKER_TAKE.wav."""
         return self._part("digits")
 
     def people(self, language: str) -> Path:
-        """Folder with prompts and their texts: NAME.wav in folders, texts.txt for English."""
+        """Return the folder with prompts and their texts: NAME.wav in folders, texts.txt for English."""
         return self._part("people") / language
 
     def _part(self, name: str) -> Path:
@@ -146,7 +146,7 @@ def get_people(out: Path) -> None:
 
 
 def get_digits(out: Path) -> None:
-    """Clone the digits of six speakers."""
+    """Clone the recordings of digits by six speakers."""
     _run("git", "clone", "--quiet", "--depth", "1", DIGITS, str(out / "clone"))
     for path in sorted((out / "clone" / "recordings").glob("*.wav")):
         shutil.move(path, out / path.name)

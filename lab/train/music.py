@@ -1,4 +1,4 @@
-"""Sounds like music, which a talker must not answer."""
+"""Random music, which a talker must not answer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ INSTRUMENTS: Final[Mapping[str, Note]] = MappingProxyType(
 
 
 def music(rng: np.random.Generator, samples: int, *, held_out: bool = False) -> FloatArray:
-    """``[samples]`` of one or two instruments, each with its tune, peak 1."""
+    """Return ``[samples]`` of one or two instruments, each with its tune, with peak 1."""
     names = [name for name in INSTRUMENTS if (name in kept.INSTRUMENTS) == held_out]
     sound = np.zeros(samples)
     for name in rng.choice(names, size=int(rng.integers(1, len(names) + 1)), replace=False):

@@ -59,7 +59,7 @@ LOUDNESS: Final = 0.1
 
 
 class Planner:
-    """Draws turns and their voices, for training or for the tests."""
+    """A source of random turns and their voices, for training or for the tests."""
 
     def __init__(self, held_out: bool = False) -> None:
         self._domain, self._outside, self._held_out = Domain(), Outside(held_out), held_out
@@ -130,7 +130,7 @@ class Planner:
 
 
 def spoken(engine: Kokoro | Hibari, turn: Turn, voice: Voice) -> Utterance:
-    """Synthesise a turn in a natural voice, without silence at its ends and with constant loudness."""
+    """Synthesise a turn in a natural voice, without silence at its ends and at constant loudness."""
     said = engine.speak(voice, turn.question, ", " if turn.intent == LIST else " ")
     heard = audible(said.pcm)
     first_s, pcm = heard.start / SAMPLE_RATE, said.pcm[heard]
@@ -146,7 +146,7 @@ Engines = Mapping[str, Kokoro | Hibari]
 def make_shard(
     path: Path, seed: int, engines: Engines, *, held_out: bool, utterances: int = UTTERANCES_PER_SHARD
 ) -> float:
-    """Write one shard; returns its seconds."""
+    """Write one shard; returns the length of its speech in seconds."""
     rng, planner = random.Random(f"natural-{'test' if held_out else 'train'}-{seed}"), Planner(held_out)
     plans = [planner.draw(rng) for _ in range(utterances)]
     return write_shard(path, [spoken(engines[voice.program], turn, voice) for turn, voice in plans])

@@ -73,12 +73,12 @@ ABROAD_BY: Final[Mapping[str, tuple[tuple[str, str], ...]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Draws speech that the talker must not answer, for training or of the held-out kind."""
+    """A source of random speech that the talker must not answer, for training or of the held-out kind."""
 
     held_out: bool = False
 
     def draw(self, rng: random.Random, *, further: Sequence[str] = ()) -> tuple[Turn, Voice]:
-        """A turn outside the domain, and its voice."""
+        """Draw a turn outside the domain, and its voice."""
         intent = rng.choices(INTENTS, SHARES)[0]
         if intent == ABROAD:
             text, voice = self._foreign(rng, further)

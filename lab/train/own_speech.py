@@ -30,7 +30,7 @@ PAUSE_FRAMES: Final = (2, 12)
 
 
 def utterance(rng: random.Random, texts: Texts, speakers: Mapping[str, Reader]) -> FloatArray:
-    """One answer or text, and a pause: float32 ``[samples]`` of whole frames."""
+    """Synthesise one answer or text, and a pause: float32 ``[samples]`` of whole frames."""
     if rng.random() < 0.5:
         talker = next(name for name, voice in VOICES.items() if voice == VOICE.name)
         said = speakers[talker].say(rng.choice(texts.answers)).pcm
@@ -40,7 +40,7 @@ def utterance(rng: random.Random, texts: Texts, speakers: Mapping[str, Reader]) 
 
 
 def make_shard(path: Path, seed: int, texts: Texts, speakers: Mapping[str, Reader], utterances: int) -> float:
-    """Write one shard of utterances; returns its seconds."""
+    """Write one shard of utterances; returns their length in seconds."""
     rng = random.Random(f"own-{seed}")
     return write_speech(path, [utterance(rng, texts, speakers) for _ in range(utterances)])
 

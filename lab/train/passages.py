@@ -1,4 +1,4 @@
-"""Composes a recogniser's training data: codes of consecutive questions, their words, the pauses.
+"""Composes a recogniser's training data: codes of consecutive questions, their words, and their pauses.
 
 To make the audio decide instead of common phrases, half of the questions continue as another one does, some
 more than once, and half are faster or slower: in their codes, which costs nothing.
@@ -43,22 +43,24 @@ SILENT: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A question with the frames of its segment in which its words start; outside the domain it has none."""
+    """A question with the frames of its segment in which its words start; a line outside the domain has no
+    starts."""
 
     segment: Segment
     starts: tuple[float, ...]
 
     @property
     def words(self) -> list[str]:
-        """The spoken words."""
+        """The spoken words of the line."""
         return self.segment.question.split()
 
     def paced(self, factor: float) -> Line:
-        """The same, ``factor`` times as long."""
+        """Return the line ``factor`` times as long."""
         return Line(self.segment.paced(factor), tuple(frame * factor for frame in self.starts))
 
     def spliced(self, other: Line, own: int, left: int) -> Line:
-        """The first ``own`` words of this line, at least one, then ``other`` without its first ``left``."""
+        """Return the first ``own`` words of this line, at least one, followed by ``other`` without its first
+        ``left`` words."""
         first, last = self.segment, other.segment
         cut = int(self.starts[own]) if own < len(self.starts) else first.end + 1
         begin = int(other.starts[left]) if left else last.start
@@ -76,7 +78,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """One noise: a strip of it only, and the speech in it."""
+    """A background noise: a strip of the noise without speech, and the lines that were spoken in it."""
 
     strip: CodeArray
     lines: tuple[Line, ...]
@@ -84,7 +86,8 @@ class Room:
 
 @dataclass(slots=True)
 class Passage:
-    """Codes int16 ``[8, T]``, text tokens int16 ``[T]``, pause labels int64 ``[heads, T]`` by audio frame.
+    """A passage: codes int16 ``[8, T]``, text tokens int16 ``[T]``, and pause labels int64 ``[heads, T]`` by
+    audio frame.
 
     ``is_wordless`` bool ``[T]``: where the text of the speech would be if it had words. ``words`` are (start
     in frames, word) of all speech in it.
@@ -100,7 +103,7 @@ class Passage:
 def text_stream(
     words: Sequence[tuple[float, str]], frames: int, tokenizer: TalkerTokenizer
 ) -> NDArray[np.int16]:
-    """The text ``[frames]`` of words with start frames: a mark, then the word, both delayed.
+    """Return the text ``[frames]`` of words with start frames: a mark, then the word, both delayed.
 
     The mark is in the frame before the word. A word without room waits, so that none loses its mark.
     """
@@ -118,7 +121,7 @@ def text_stream(
 
 
 def pause_labels(speech: Sequence[tuple[int, int]], frames: int) -> LabelArray:
-    """For each head and frame whether a pause of its length is in progress.
+    """Return for each head and frame whether a pause of the head's length is in progress.
 
     ``speech`` are the first and last frames of the speech. A pause that is cut off at the end of the passage
     has a label only if it is long enough already.
@@ -137,7 +140,8 @@ def pause_labels(speech: Sequence[tuple[int, int]], frames: int) -> LabelArray:
 
 
 class PassageComposer:
-    """Draws passages of ``frames`` frames; ``cold`` ``[8, C]`` are the codes of a session's first silence."""
+    """A source of random passages of ``frames`` frames; ``cold`` ``[8, C]`` are the codes of a session's
+    first silence."""
 
     def __init__(
         self,
@@ -152,7 +156,7 @@ class PassageComposer:
         self.shares = shares_by_rarity(rooms)
 
     def draw(self, rng: np.random.Generator) -> Passage:
-        """A passage in one room; one in sixteen has no speech for us."""
+        """Draw a passage in one room; one in sixteen has no speech to transcribe."""
         place = int(rng.integers(len(self.rooms)))
         room, shares = self.rooms[place], self.shares[place]
         is_quiet = rng.random() < 1 / 16
@@ -185,8 +189,8 @@ class PassageComposer:
 
 
 def shares_by_rarity(rooms: Sequence[Room]) -> list[NDArray[np.float64]]:
-    """For each room the probabilities of its lines: the rarer a line's rarest word, the more often it is
-    drawn.
+    """Return for each room the probabilities of its lines: the rarer a line's rarest word, the more often it
+    is drawn.
 
     Otherwise a recogniser has "thank you a lot" so rarely that it transcribes something more common. Lines
     without words share ``SILENT`` among them.
@@ -205,7 +209,7 @@ def shares_by_rarity(rooms: Sequence[Room]) -> list[NDArray[np.float64]]:
 
 
 def make_line(rng: np.random.Generator, room: Room, shares: NDArray[np.float64]) -> Line:
-    """A line of the room, or a combination of several, at its own pace or another.
+    """Draw a line of the room, or a combination of several lines, at its own pace or another pace.
 
     A line without words is separate: at its end, the earlier text is over.
     """

@@ -1,4 +1,4 @@
-"""Speech of people, from lab.train.material: numbers joined to sums, digits, and speech outside the domain.
+"""Speech of people from lab.train.material: numbers joined to sums, digits, and speech outside the domain.
 
 It is used only for tests, not for training: see lab.train.held_out.
 """
@@ -52,7 +52,8 @@ def _voice(name: str) -> Voice:
 
 
 def sums(material: Material, count: int) -> list[Utterance]:
-    """ "Five plus four" and "nine minus two" from a person's numbers; every other one is a difference."""
+    """Return questions like "five plus four" made of a person's numbers; every second question is a
+    difference."""
     rng, domain = random.Random(11), Domain()
     folder = material.people("en")
     words = {word: _heard(folder / "digits" / f"{value}.wav") for value, word in enumerate(NUMBERS)}
@@ -69,7 +70,7 @@ def sums(material: Material, count: int) -> list[Utterance]:
 
 
 def digits(material: Material, count: int) -> list[Utterance]:
-    """Four digits in a row by one of six speakers, alternating."""
+    """Return utterances of four digits in a row, by six speakers in turn."""
     rng, takes = random.Random(12), dict[str, list[Path]]()
     for path in sorted(material.digits.glob("*.wav")):
         takes.setdefault(path.stem.split("_")[1], []).append(path)
@@ -84,8 +85,8 @@ def digits(material: Material, count: int) -> list[Utterance]:
 
 
 def prompts(material: Material, languages: Sequence[str], count: int) -> list[Utterance]:
-    """Speech outside the domain: prompts in these languages, alternating, of 1.2 to 6 s, with one speaker
-    each."""
+    """Return speech outside the domain: prompts of 1.2 to 6 s in these languages, alternating, with one
+    speaker for each language."""
     rng, utterances = random.Random(13), list[Utterance]()
     texts = english_texts(material)
     found = {
@@ -107,7 +108,7 @@ def prompts(material: Material, languages: Sequence[str], count: int) -> list[Ut
 
 
 def english_texts(material: Material) -> dict[str, str]:
-    """The text of each English prompt in the domain's spelling, without those of sounds."""
+    """Return the text of each English prompt in the domain's spelling, except prompts of sounds."""
     lines = (material.people("en") / "texts.txt").read_text().splitlines()
     pairs = (line.split(": ", 1) for line in lines if ": " in line and not line.startswith(";"))
     domain = Domain()

@@ -20,11 +20,11 @@ class Phrasings:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Training's and the held-out ones."""
+        """The training phrasings and the held-out ones."""
         return self.trained + self.held_out
 
     def draw(self, rng: random.Random) -> str:
-        """One of training's."""
+        """Draw one of the training phrasings."""
         return rng.choice(self.plain if self.plain and rng.random() < 0.5 else self.trained)
 
 
@@ -32,7 +32,8 @@ GREETINGS = ("hello", "hi", "hello there", "good morning")
 
 
 def openings() -> Iterator[str]:
-    """Optional words before a command: nothing, a greeting, a "please", a "can you", or more of these."""
+    """Yield the optional words before a command: none, a greeting, a "please", a "can you", or several of
+    these."""
     for greeting in ("", *GREETINGS):
         for asking in ("", "please", "can you", "can you please"):
             yield f"{greeting} {asking}".strip()
@@ -47,7 +48,8 @@ def phrasings(
     alone: Sequence[str] = (),
     courtesies: Sequence[str] = (),
 ) -> Phrasings:
-    """Every phrasing, with and without a greeting or a "please", that contains none ``kept`` for the test.
+    """Return every phrasing, with and without a greeting or a "please"; training excludes those with one of
+    ``kept``.
 
     ``questions`` and ``commands`` are complete; ``requests`` follow "tell me"; ``alone`` are used unchanged;
     ``courtesies`` too, and each before each. Half of the draws have no words around them.

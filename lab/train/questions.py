@@ -48,7 +48,7 @@ QUIET = 10 ** (-40 / 20)
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One spoken question: its turn, who speaks, by how much the sound is stretched, and the sound.
+    """One spoken question: its turn, its voice, the factor by which the sound is stretched, and the sound.
 
     ``starts_s`` are the starts of its words in seconds, if the synthesiser reports them.
     """
@@ -61,26 +61,26 @@ class Utterance:
 
 
 def audible(pcm: NDArray[np.float32]) -> slice:
-    """``[samples]`` without the near-silence at both ends."""
+    """Return the range of samples without the near-silence at both ends."""
     loud = np.flatnonzero(np.abs(pcm) > QUIET * np.abs(pcm).max(initial=1e-6))
     return slice(int(loud[0]), int(loud[-1]) + 1) if loud.size else slice(0, pcm.size)
 
 
 def trim(pcm: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The audible part of ``pcm [samples]``."""
+    """Return the audible part of ``pcm [samples]``."""
     return pcm[audible(pcm)]
 
 
 def stretched(pcm: NDArray[np.float32], factor: float) -> NDArray[np.float32]:
-    """``pcm`` played at ``1 / factor`` of its speed: longer and lower for a factor above 1."""
+    """Return ``pcm`` played at ``1 / factor`` of its speed: longer and lower for a factor above 1."""
     at = np.arange(int(pcm.size * factor)) / factor
     return np.interp(at, np.arange(pcm.size), pcm).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Parameters of a shard: the ``further`` synthesisers, and how much of the training's speech is words in
-    random order."""
+    """The parameters of a shard: the ``further`` synthesisers, and the share of the training speech that is
+    words in random order."""
 
     held_out: bool = False
     further: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ def _asked_in_the_domain(rng: random.Random, domain: Domain, asked: Asked, kind:
 
 
 def hesitation(rng: random.Random, turn: Turn) -> tuple[int, float]:
-    """The word before which a question's speaker pauses, 0 for none, and the seconds of the pause."""
+    """Draw the word before which a question's speaker pauses, 0 for none, and the seconds of the pause."""
     words = turn.question.split()
     count = len(words) - (words[-1] == "please")  # the part before it is a whole question
     if turn.intent not in PHRASINGS or count < 4 or rng.random() >= HESITANT_SHARE:
@@ -119,7 +119,7 @@ def hesitation(rng: random.Random, turn: Turn) -> tuple[int, float]:
 
 
 def spoken_with(voice: Voice, text: str, place: int = 0, pause_s: float = 0.0) -> NDArray[np.float32]:
-    """``text`` as float32 ``[samples]``, with a pause before the word at ``place``, if this is not 0."""
+    """Speak ``text`` as float32 ``[samples]``, with a pause before the word at ``place`` if this is not 0."""
     if not place:
         return speak(voice, text)
     words = text.split()
@@ -130,7 +130,7 @@ def spoken_with(voice: Voice, text: str, place: int = 0, pause_s: float = 0.0) -
 def make_shard(
     path: Path, seed: int, asked: Asked, *, threads: int, utterances: int = UTTERANCES_PER_SHARD
 ) -> float:
-    """Write one shard; returns its seconds."""
+    """Write one shard; returns the length of its speech in seconds."""
     rng, domain = random.Random(f"questions-{'test' if asked.held_out else 'train'}-{seed}"), Domain()
     plans = [plan(rng, domain, asked) for _ in range(utterances)]
     pauses = [(0, 0.0) if asked.held_out else hesitation(rng, turn) for turn, *_ in plans]
@@ -145,7 +145,8 @@ def make_shard(
 
 
 def write_shard(path: Path, said: Sequence[Utterance]) -> float:
-    """Write utterances: ``pcm`` int16, ``ends`` int64, the rest as JSON in ``turns``; returns the seconds."""
+    """Write utterances: ``pcm`` int16, ``ends`` int64, the rest as JSON in ``turns``; returns their length in
+    seconds."""
     told = [
         {
             "turn": asdict(one.turn),
@@ -163,7 +164,7 @@ def write_shard(path: Path, said: Sequence[Utterance]) -> float:
 
 
 def read_shard(path: Path) -> list[Utterance]:
-    """The utterances of one shard."""
+    """Return the utterances of one shard."""
     with np.load(path) as shard:
         pcm, ends, told = shard["pcm"], shard["ends"], json.loads(str(shard["turns"]))
     starts = np.concatenate([[0], ends[:-1]])
@@ -186,7 +187,7 @@ def add_further(parser: argparse.ArgumentParser) -> None:
 
 
 def further_ones(options: argparse.Namespace) -> tuple[str, ...]:
-    """The further synthesisers of these options.
+    """Return the further synthesisers that the options name.
 
     Raises:
         SystemExit: one of them is not installed.

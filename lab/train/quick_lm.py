@@ -1,4 +1,4 @@
-"""Upstream's language model over whole rows, with the same numbers in less time, for training.
+"""Upstream's language model over whole rows, with equal results in less time, for training.
 
 Upstream's layers are made for one frame after another. Over rows of 300 frames on a CPU, half their time is
 spent on attention to frames outside of the model's window; here every block of frames attends only to its own
@@ -21,12 +21,12 @@ BLOCK: Final = 75
 
 
 class Windowed(torch.autograd.Function):
-    """Causal attention ``[N, T, D]`` in which a frame attends to itself and ``context - 1`` frames before
-    it."""
+    """Causal attention ``[N, T, D]`` in which a frame attends to itself and to the ``context - 1`` frames
+    before it."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, context: int) -> Tensor:
-        """``queries`` are scaled already."""
+        """Compute the attention; ``queries`` are scaled already."""
         heard, shares = torch.empty_like(queries), []
         frames = torch.arange(queries.shape[1], device=queries.device)
         for start, stop, low in blocks_of(queries.shape[1], context):
@@ -41,7 +41,7 @@ class Windowed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """The gradients of queries, keys and values."""
+        """Return the gradients of queries, keys and values."""
         queries, keys, values, *shares = ctx.saved_tensors
         of_queries = torch.empty_like(queries)
         of_keys, of_values = torch.zeros_like(keys), torch.zeros_like(values)
@@ -57,14 +57,15 @@ class Windowed(torch.autograd.Function):
 
 
 def blocks_of(frames: int, context: int) -> list[tuple[int, int, int]]:
-    """The start and end of each block, and the first frame that it attends to."""
+    """Return the start and end of each block, and the first frame that the block attends to."""
     starts = range(0, frames, BLOCK)
     return [(start, min(frames, start + BLOCK), max(0, start - context + 1)) for start in starts]
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A model's outputs: ``last [B, T, C]``, normed, ``layers`` before that, text's logits."""
+    """A model's outputs: ``last [B, T, C]`` normalised, the outputs of ``layers`` before that, and the text's
+    logits."""
 
     last: Tensor
     layers: tuple[Tensor, ...]
@@ -72,7 +73,7 @@ class Read:
 
 
 def read(lm: Any, inputs: Tensor) -> Read:
-    """``forward_text`` of upstream's ``lm`` on ``inputs [B, K, T]``, from the first frame on."""
+    """Compute ``forward_text`` of upstream's ``lm`` on ``inputs [B, K, T]``, from the first frame on."""
     hidden = embedded(lm, inputs)
     attention = lm.transformer.layers[0].self_attn
     heads, size = attention.num_heads, attention.embed_dim // attention.num_heads
@@ -86,7 +87,7 @@ def read(lm: Any, inputs: Tensor) -> Read:
 
 
 def embedded(lm: Any, inputs: Tensor) -> Tensor:
-    """The sum of the embeddings of all streams, ``[B, T, C]``; a negative token adds nothing."""
+    """Return the sum of the embeddings of all streams, ``[B, T, C]``; a negative token adds nothing."""
     tables = [lm.text_emb.weight, *(one.weight for one in lm.emb)]
     *starts, nothing = accumulate((one.shape[0] for one in tables), initial=0)
     rows = torch.where(inputs < 0, nothing, inputs + torch.tensor(starts, device=inputs.device)[:, None])

@@ -61,7 +61,7 @@ FADE_SAMPLES: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A spoken text: codes int16 ``[8, frames]`` from the silence before it to the one after it.
+    """A spoken text: codes int16 ``[8, frames]`` from the silence before it to the silence after it.
 
     ``text`` has the form of a caller's request. Its entries, words and breaks, begin with the frames
     ``starts``; the last of these is the frame after the speech. ``voice`` is a name of ``VOICES`` or of
@@ -76,7 +76,7 @@ class Reading:
 
 @dataclass(slots=True)
 class Recording:
-    """A text during its synthesis: sounds of whole frames, and the frames in which parts begin."""
+    """A text while it is synthesised: sounds of whole frames, and the frames in which parts begin."""
 
     voice: str
     pcm: list[FloatArray]
@@ -86,11 +86,11 @@ class Recording:
 
     @classmethod
     def empty(cls, voice: str) -> Recording:
-        """A recording without content."""
+        """Return a recording without content."""
         return cls(voice, [], [], [])
 
     def add(self, pcm: FloatArray, part: str | None = None) -> None:
-        """Append a sound of whole frames, in which a part of the text begins, or none."""
+        """Append a sound of whole frames, in which ``part`` of the text begins if it is not None."""
         if part is not None:
             self.parts.append(part)
             self.starts.append(self.frames)
@@ -103,7 +103,7 @@ def _silence(frames: int) -> FloatArray:
 
 
 def words_in_frames(answer: Answer) -> list[FloatArray]:
-    """The sound of each word, equally loud, slowed down to fill whole frames.
+    """Return the sound of each word, equally loud, and slowed down to fill whole frames.
 
     With silence between words instead, the recogniser understands half as many of them in the codec's sound.
     """
@@ -122,7 +122,8 @@ def words_in_frames(answer: Answer) -> list[FloatArray]:
 
 
 class Texts:
-    """Draws sentences: answers, and random words of the domain; or the first answers and their words."""
+    """A source of random sentences: answers, and random words of the domain; or the first answers and their
+    words."""
 
     def __init__(self, most_answers: int | None = None) -> None:
         domain = Domain()
@@ -133,14 +134,14 @@ class Texts:
             self.words = sorted({word for answer in self.answers for word in answer.split()})
 
     def sentence(self, rng: random.Random) -> str:
-        """An answer twice in five times, else some random words."""
+        """Draw an answer twice in five times, otherwise some random words."""
         if rng.random() < 0.4:
             return rng.choice(self.answers)
         return " ".join(rng.choices(self.words, k=rng.randint(1, 8)))
 
 
 def speakers_of(texts: Texts, threads: int) -> dict[str, Speaker]:
-    """By voice, a speaker of every word in each position of a question or answer."""
+    """Return for each voice a speaker of every word in each position of a question or answer."""
     domain, rng = Domain(), random.Random(1)
     asked = [
         phrase.format(**fact.slots)
@@ -156,13 +157,13 @@ def speakers_of(texts: Texts, threads: int) -> dict[str, Speaker]:
 
 @dataclass(frozen=True, slots=True)
 class NaturalSpeaker:
-    """Synthesises whole sentences in one of Kokoro's voices."""
+    """A speaker of whole sentences in one of Kokoro's voices."""
 
     kokoro: Kokoro
     voice: str
 
     def say(self, sentence: str) -> Answer:
-        """The sound of a sentence.
+        """Return the sound of a sentence, and the start of each word.
 
         Raises:
             ValueError: Kokoro cannot speak the sentence, or cannot report when its words start.
@@ -177,13 +178,14 @@ Reader = Speaker | NaturalSpeaker
 
 
 def natural_speakers(material: Material) -> dict[str, Reader]:
-    """By voice, a natural speaker."""
+    """Return for each natural voice its speaker."""
     kokoro = Kokoro(material.kokoro)
     return {name: NaturalSpeaker(kokoro, voice) for name, voice in NATURAL_VOICES.items()}
 
 
 def record(rng: random.Random, texts: Texts, speakers: Mapping[str, Reader], *, is_long: bool) -> Recording:
-    """One voice speaks a sentence, or several with pauses and breaks between them."""
+    """Speak a sentence in one voice, or with ``is_long`` several sentences with pauses and breaks between
+    them."""
     voice = rng.choice(tuple(speakers))
     recording, speaker = Recording.empty(voice), speakers[voice]
     while not recording.parts or (is_long and recording.frames < LONG_FRAMES):
@@ -212,7 +214,7 @@ def _break(frames: int) -> str:
 
 
 def read(recordings: Sequence[Recording], mimi: Any) -> Iterator[Reading]:
-    """Encode recordings, those of similar length together."""
+    """Encode recordings, with recordings of similar length together."""
     for first in range(0, len(recordings), 10):
         batch = recordings[first : first + 10]
         frames = [LEAD_FRAMES + one.frames + TAIL_FRAMES for one in batch]
@@ -235,7 +237,7 @@ def make_shard(
     *,
     short: int = SHORT_PER_SHARD,
 ) -> float:
-    """Write one shard of this number of short readings and a fifth of it of long ones; returns its
+    """Write one shard with ``short`` short readings and a fifth as many long ones; returns their length in
     seconds."""
     rng = random.Random(f"readings-{seed}")
     kinds = [False] * short + [True] * (short // LONG_SHARE)
@@ -257,7 +259,7 @@ def make_shard(
 
 
 def read_readings(path: Path) -> list[Reading]:
-    """The readings of a shard."""
+    """Return the readings of a shard."""
     with np.load(path) as shard:
         codes = np.split(shard["codes"], shard["ends"][:-1], axis=1)
         starts = np.split(shard["starts"], np.cumsum(shard["counts"])[:-1])

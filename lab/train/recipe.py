@@ -28,7 +28,7 @@ Stage = tuple[str, Callable[[list[str]], int], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Minutes:
-    """Minutes of each model's training."""
+    """The minutes of each model's training."""
 
     codec: float = 60
     decoder: float = 30
@@ -39,7 +39,7 @@ class Minutes:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The amount of everything; ``steps`` shortens every trainer's schedule."""
+    """The amount of every kind of data; ``steps`` shortens every trainer's schedule."""
 
     speech_shards: int = 100
     own_shards: int = 4
@@ -74,7 +74,8 @@ NATURAL: Final = Scale(question_shards=40, test_shards=2, natural_shards=120, co
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """``start`` has existing models, such as out/built-in; their codec is unchanged.
+    """The settings of the recipe. ``start`` has existing models, such as out/built-in; their codec is
+    unchanged.
 
     With ``material``, a folder of lab.train.material, recogniser and synthesiser are trained further from
     ``start``, also on natural voices; the talker is unchanged.
@@ -89,7 +90,7 @@ class Recipe:
     material: Path | None = None
 
     def stages(self) -> list[Stage]:
-        """The stages in order: a title, a stage's main function and its arguments."""
+        """Return the stages in order: a title, a stage's main function and its arguments."""
         return [
             *([] if self.start else self._codec_stages()),
             *self._question_stages(),

@@ -27,13 +27,13 @@ SENTENCES: Final = 24
 
 
 def held_out_answers(count: int) -> list[str]:
-    """Answers outside of every training."""
+    """Return answers that no training has."""
     answers = [answer for answer in Domain().answers() if is_answer_held_out(answer)]
     return random.Random(0).sample(answers, min(count, len(answers)))
 
 
 def share_understood(said: Sequence[str], heard: Sequence[str]) -> float:
-    """The share of spoken words that was correct; a sentence counts at worst as completely wrong."""
+    """Return the share of spoken words that were correct; a sentence counts at worst as completely wrong."""
     words = sum(len(text.split()) for text in said)
     wrong = sum(
         min(len(text.split()), word_errors(text, other)) for text, other in zip(said, heard, strict=True)
@@ -44,7 +44,7 @@ def share_understood(said: Sequence[str], heard: Sequence[str]) -> float:
 def recite(
     lm: Any, mimi: Any, spec: ModelSpec, tokenizer: TalkerTokenizer, condition: Any, seed: int
 ) -> float:
-    """The share of held-out answers' words that pocketsphinx understands."""
+    """Return the share of held-out answers' words that pocketsphinx understands."""
     said = held_out_answers(SENTENCES)
     was_training = lm.training
     lm.eval()
@@ -58,7 +58,8 @@ def recite(
 def speak(
     lm: Any, mimi: Any, texts: Sequence[str], spec: ModelSpec, tokenizer: TalkerTokenizer, condition: Any
 ) -> list[FloatArray]:
-    """The sound of each text, float32 ``[samples]``: upstream's generator with the server's scripts."""
+    """Return the sound of each text, float32 ``[samples]``, by upstream's generator with the server's
+    scripts."""
     rules = ScriptRules.of(spec)
     scripts = [Script(rules) for _ in texts]
     for script, text in zip(scripts, texts, strict=True):

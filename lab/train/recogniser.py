@@ -1,4 +1,4 @@
-"""An independent recogniser: Debian's pocketsphinx, with a grammar of the domain or with none."""
+"""An independent recogniser: Debian's pocketsphinx, with or without a grammar of the domain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _rule(name: str, alternatives: Sequence[str], *, public: bool = False) -> st
 
 
 def answers_grammar() -> str:
-    """A JSGF grammar of every answer's shape: any number may replace a number."""
+    """Return a JSGF grammar of every answer's form: any number may replace a number."""
     animals = [("an " if a[0] in "aeiou" else "a ") + a for a in SOUNDS]
     return (
         "#JSGF V1.0;\ngrammar answers;\n"
@@ -58,7 +58,7 @@ def answers_grammar() -> str:
 
 
 def questions_grammar() -> str:
-    """A JSGF grammar of every phrasing without words around it, including held-out ones."""
+    """Return a JSGF grammar of every phrasing without words around it, including held-out phrasings."""
     slots = {"add": ("<n>", "<n>"), "subtract": ("<n>", "<n>"), "count": ("<n>", "<n>")}
     named = {"colour": "<thing>", "sound": "<animal>", "next": "<when>"}
     asked = []
@@ -79,7 +79,7 @@ def questions_grammar() -> str:
 
 
 def without_silence(sound: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The audible part of ``sound [samples]``, and a tenth of a second around it.
+    """Return the audible part of ``sound [samples]``, and a tenth of a second around it.
 
     The recogniser takes seconds of a codec's silence for words, or fails.
     """
@@ -88,7 +88,7 @@ def without_silence(sound: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def recognise(clips: Sequence[NDArray[np.float32]], grammar: str | None = None) -> list[str]:
-    """The recogniser's text of each clip, float32 ``[samples]`` at 24 kHz; empty without one.
+    """Return the recogniser's text of each clip, float32 ``[samples]`` at 24 kHz; empty if it finds no words.
 
     It uses a JSGF grammar, or general English.
 

@@ -1,4 +1,5 @@
-"""Recordings of people, for reports on the models' behaviour in evaluations; none of them is kept."""
+"""Recordings of people, for reports on the models' behaviour in evaluations; the repository has none of
+them."""
 
 from __future__ import annotations
 
@@ -19,13 +20,14 @@ KINDS: Final = (".wav", ".mp3", ".flac", ".ogg")
 
 
 def recordings_in(folder: Path | None) -> dict[str, FloatArray]:
-    """Speech at 24 kHz by file name, at most ``LONGEST_S`` seconds of each; empty without a folder."""
+    """Return speech at 24 kHz by file name, at most ``LONGEST_S`` seconds of each file; empty without a
+    folder."""
     paths = [] if folder is None else [path for path in sorted(folder.iterdir()) if path.suffix in KINDS]
     return {path.name: read_audio(path)[: LONGEST_S * SAMPLE_RATE] for path in paths}
 
 
 def pieces(recordings: Mapping[str, FloatArray]) -> list[Utterance]:
-    """Whole pieces of ``PIECE_S`` seconds, each a turn without a transcript."""
+    """Return whole pieces of ``PIECE_S`` seconds, each a turn without a transcript."""
     size = PIECE_S * SAMPLE_RATE
     return [
         Utterance(

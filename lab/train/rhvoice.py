@@ -1,4 +1,4 @@
-"""RHVoice's own library, which reports when each word begins; its command does not.
+"""Speaks with RHVoice's own library, which reports when each word begins; its command does not.
 
 The calls and callbacks of ``RHVoice.h`` (RHVoice 1.14), through ctypes.
 """
@@ -71,7 +71,7 @@ class _SynthParams(ctypes.Structure):
 
 
 class RHVoice:
-    """The synthesiser in this process; not thread-safe.
+    """The synthesiser RHVoice in this process; not thread-safe.
 
     Raises:
         OSError: the library is not installed, or has no voices.
@@ -102,8 +102,8 @@ class RHVoice:
         return 1
 
     def speak(self, voice: Voice, text: str) -> tuple[NDArray[np.int16], tuple[int, ...]]:
-        """Samples at :data:`SAMPLE_RATE`, and the first sample of each word, exact to half a block if it is
-        the only one in its block.
+        """Return samples at :data:`SAMPLE_RATE`, and the first sample of each word, exact to half a block if
+        the word is the only one in its block.
 
         Raises:
             ValueError: there is no such voice, or the text is empty.

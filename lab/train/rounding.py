@@ -25,17 +25,17 @@ scales a fiftieth of that."""
 
 
 def is_rounded(name: str, weight: Tensor) -> bool:
-    """Whether a tensor of upstream's language model is rounded."""
+    """Return whether a tensor of upstream's language model is rounded."""
     return weight.dim() == 2 and ROUNDED.search(name) is not None
 
 
 def as_shipped(weight: Tensor) -> Blocks:
-    """``weight [out, in]`` in the form of the graphs, with a searched scale for each block."""
+    """Return ``weight [out, in]`` in the form of the graphs, with a searched scale for each block."""
     return round_matrix(weight.cpu().numpy(), BITS, BLOCK, search=True)
 
 
 def rounded(weight: Tensor, scales: Tensor) -> Tensor:
-    """``weight [out, in]`` on the grid of ``scales [out, in / BLOCK]``."""
+    """Return ``weight [out, in]`` rounded to the grid of ``scales [out, in / BLOCK]``."""
     rows, columns = weight.shape
     blocks = functional.pad(weight, (0, -columns % BLOCK)).view(rows, -1, BLOCK)
     scale, limit = scales[..., None], 1 << (BITS - 1)
@@ -44,7 +44,7 @@ def rounded(weight: Tensor, scales: Tensor) -> Tensor:
 
 
 class Rounding:
-    """The matrices of a language model, rounded from :meth:`apply` to :meth:`restore`."""
+    """The matrices of a language model, which are rounded from :meth:`apply` to :meth:`restore`."""
 
     def __init__(self, lm: Any) -> None:
         self._weights = [weight for name, weight in lm.named_parameters() if is_rounded(name, weight)]

@@ -1,4 +1,5 @@
-"""Runs a talker and a recogniser in this process at full speed: prepared tracks in, sound and words out.
+"""Runs a talker and a recogniser in this process at full speed; tracks are the input, sound and words the
+output.
 
 The talker's output is placed at its earliest audible time: one frame after the frame that it answers. The
 times are those of the model; a server and a network add to them.
@@ -25,13 +26,13 @@ FRAME_S: Final = 0.08
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Sound ``[samples]`` parallel to a track, and words with their seconds."""
+    """A reply: sound ``[samples]`` parallel to a track, and words with their starts in seconds."""
 
     pcm: FloatArray
     words: tuple[tuple[float, str], ...]
 
     def text(self, start_s: float = 0.0, stop_s: float = np.inf) -> str:
-        """The words between two times."""
+        """Return the words between two times as text."""
         return " ".join(word for at_s, word in self.words if start_s <= at_s < stop_s)
 
 
@@ -54,7 +55,7 @@ class Talker:
         self._sampling = SamplingParameters.from_generation(checkpoint.generation)
 
     def listen(self, tracks: Sequence[FloatArray]) -> list[Reply]:
-        """The reply to each track, padded to whole frames."""
+        """Return the reply to each track, padded to whole frames."""
         replies: list[Reply] = []
         for start in range(0, len(tracks), self._rows):
             replies += self._listen(tracks[start : start + self._rows])
@@ -87,20 +88,21 @@ class Talker:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Words, each with its start in seconds; ``pauses [frames, heads]`` by frame of the track."""
+    """A transcript: words, each with its start in seconds; ``pauses [frames, heads]`` by frame of the
+    track."""
 
     words: tuple[tuple[float, str], ...]
     pauses: FloatArray
 
     @property
     def text(self) -> str:
-        """The words."""
+        """The words of the transcript as text."""
         return " ".join(word for _, word in self.words)
 
 
 class Recogniser:
     """A recogniser with a number of rows; ``prefix_frames`` of silence precede a track, by default the
-    model's own."""
+    model's own number."""
 
     def __init__(
         self, model: str, backend: str | None = None, rows: int = 8, prefix_frames: int | None = None
@@ -124,7 +126,7 @@ class Recogniser:
             self._backend.set_parameters(row, sampling)
 
     def listen(self, tracks: Sequence[FloatArray]) -> list[Written]:
-        """The transcript of each track, which is followed by silence as long as the text's delay."""
+        """Return the transcript of each track, which is followed by silence as long as the text's delay."""
         written: list[Written] = []
         for start in range(0, len(tracks), self._rows):
             written += self._listen(tracks[start : start + self._rows])

@@ -18,7 +18,7 @@ FRAME_RATE: Final = 12.5
 
 @dataclass(frozen=True, slots=True)
 class Cues:
-    """The text of one script, step by step: the input, int64 ``[S]``, and the model's expected output.
+    """The text of one script by step: the input, int64 ``[S]``, and the model's expected output.
 
     ``said`` int64 ``[S]`` requests the next entry or not; ``counts`` bool ``[S]`` if that is the model's
     choice. ``words_at`` are the steps in which words began.
@@ -31,7 +31,8 @@ class Cues:
 
 
 def reader_spec(config: Mapping[str, Any]) -> ModelSpec:
-    """The server's spec for a reader's configuration, as far as its texts are concerned."""
+    """Return the server's specification for a synthesiser's configuration, as far as its texts are
+    concerned."""
     lm = LMSpec(
         **{key: config[key] for key in ("dim", "num_layers", "num_heads", "context", "n_q", "dep_q", "card")},
         text_card=config["text_card"],
@@ -45,12 +46,12 @@ def reader_spec(config: Mapping[str, Any]) -> ModelSpec:
 
 
 def entries_of(text: str, spec: ModelSpec, tokenizer: TalkerTokenizer) -> list[TextEntry]:
-    """The entries of a text, and the end after them."""
+    """Return the entries of a text, and the end after them."""
     return [*TextReader(spec, tokenizer.encode).read(text), TextEntry((), is_last=True)]
 
 
 def cues(entries: Sequence[TextEntry], starts: Sequence[int], rules: ScriptRules, steps: int) -> Cues:
-    """Run a script with a model that always requests words in time.
+    """Run a script with a model that always requests words in time; returns its text by step.
 
     ``starts`` are the frames of sound in which entries begin, including the end (the last entry). The machine
     deviates if they are closer together or further apart than it allows.

@@ -58,7 +58,7 @@ CodeArray = NDArray[np.int16]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Codes ``[8, frames]`` of a question, which is in the frames ``start`` to ``end``, inclusive.
+    """A question as codes ``[8, frames]``, spoken in the frames ``start`` to ``end``, inclusive.
 
     Speech outside the domain has no words in ``question``.
     """
@@ -70,7 +70,7 @@ class Segment:
     answer: str
 
     def paced(self, factor: float) -> Segment:
-        """The same, ``factor`` times as long: frames are repeated or dropped."""
+        """Return the segment ``factor`` times as long: frames are repeated or dropped."""
         frames = round(self.codes.shape[1] * factor)
         at = np.minimum(((np.arange(frames) + 0.5) / factor).astype(np.int64), self.codes.shape[1] - 1)
         return replace(
@@ -83,14 +83,15 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Surroundings of a kind: ``strip`` is codes ``[8, STRIP_FRAMES]`` of them only; and the questions."""
+    """One kind of surroundings: ``strip`` has codes ``[8, STRIP_FRAMES]`` of the surroundings without speech;
+    ``segments`` are the questions in them."""
 
     strip: CodeArray
     segments: tuple[Segment, ...]
 
 
 def encode(mimi: Any, pcm: FloatArray) -> CodeArray:
-    """Codes ``[B, 8, frames]`` of float32 ``[B, samples]``.
+    """Return the codes ``[B, 8, frames]`` of ``pcm``, float32 ``[B, samples]``.
 
     It processes one row at a time: ten together exceed the cache and take 1.8 times as long.
     """
@@ -133,7 +134,8 @@ def _repeated(pcm: FloatArray, samples: int, loudness: float) -> FloatArray:
 def make_quiet(
     rng: np.random.Generator, utterances: list[Utterance], mimi: Any, *, held_out: bool = False
 ) -> CodeArray:
-    """Codes ``[QUIET_STRIPS, 8, STRIP_FRAMES]`` without speech for us: noise, music, a crowd."""
+    """Return codes ``[QUIET_STRIPS, 8, STRIP_FRAMES]`` without speech for the model: noise, music, a
+    crowd."""
     samples = (STRIP_FRAMES + 10) * FRAME_SAMPLES
     strips = []
     for index in range(QUIET_STRIPS):
@@ -161,7 +163,7 @@ def _rng(seed: int) -> np.random.Generator:
 
 
 def encoding_order(count: int, seed: int) -> list[list[int]]:
-    """The utterances of a shard's ``count`` that share a scene, and their order."""
+    """Return for each scene the positions of its utterances among the ``count`` of a shard, in order."""
     order = [int(index) for index in _rng(seed).permutation(count)]
     return [order[first : first + GROUP] for first in range(0, count, GROUP)]
 
@@ -191,7 +193,7 @@ def make_shard(path: Path, source: Path, seed: int, mimi: Any, *, held_out: bool
 
 
 def read_segments(path: Path) -> tuple[list[Scene], CodeArray]:
-    """The scenes of a shard, and its strips without speech ``[N, 8, STRIP_FRAMES]``."""
+    """Return the scenes of a shard, and its strips without speech ``[N, 8, STRIP_FRAMES]``."""
     with np.load(path) as shard:
         told = json.loads(str(shard["told"]))
         parts = np.split(shard["codes"], shard["ends"][:-1], axis=1)

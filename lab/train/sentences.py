@@ -70,7 +70,7 @@ def _made_up(rng: random.Random) -> str:
 
 
 def draw_sentence(rng: random.Random) -> str:
-    """A random sentence of two to eight seconds when spoken."""
+    """Draw a random sentence of two to eight seconds when spoken."""
     kind = rng.random()
     if kind < 0.35:
         return " ".join(_made_up(rng) for _ in range(rng.randint(4, 9)))

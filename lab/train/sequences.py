@@ -14,7 +14,8 @@ ZERO: Final = -1
 
 
 def delay(delays: Sequence[int], codes: Tensor, initial: Tensor) -> Tensor:
-    """``codes [B, K, T]`` with stream k shifted right by ``delays[k]``, filled with ``initial [B, K, 1]``."""
+    """Return ``codes [B, K, T]`` with stream k shifted right by ``delays[k]``, filled with
+    ``initial [B, K, 1]``."""
     rows = [
         torch.cat([initial[:, k].expand(-1, shift), codes[:, k, : codes.shape[2] - shift]], dim=1)
         for k, shift in enumerate(delays)
@@ -23,7 +24,8 @@ def delay(delays: Sequence[int], codes: Tensor, initial: Tensor) -> Tensor:
 
 
 def misheard(inputs: Tensor, near: Tensor, rng: np.random.Generator, share: float) -> Tensor:
-    """``inputs [B, K, S]``, up to ``share`` of a row's codes replaced by near ones of ``[8, card, N]``."""
+    """Return ``inputs [B, K, S]`` with up to ``share`` of a row's codes replaced by codes of
+    ``near [8, card, N]``."""
     inputs = inputs.clone()
     codes = inputs[:, 1:]
     rows, levels, steps = codes.shape

@@ -1,4 +1,4 @@
-"""The shards of a corpus: numbered files of one folder."""
+"""The shards of a corpus: numbered files in one folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COPY: Final = 1000
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """The finished shards of a folder, in order: an unfinished one has another name."""
+    """Return the finished shards of a folder, in order: an unfinished shard has another file name."""
     return sorted(folder.glob("[0-9][0-9][0-9][0-9].npz"))
 
 
@@ -30,7 +30,8 @@ def copies_of(folder: Path, copies: int) -> list[tuple[int, str, Path]]:
 
 
 def write_speech(path: Path, spoken: Sequence[FloatArray]) -> float:
-    """Write a shard of sounds, int16 ``pcm [samples]`` and int64 ``ends [sounds]``; returns its seconds."""
+    """Write a shard of sounds, int16 ``pcm [samples]`` and int64 ``ends [sounds]``; returns their length in
+    seconds."""
     pcm = (np.concatenate(spoken).clip(-1, 1) * 32767).astype(np.int16)
     part = path.with_suffix(".part.npz")
     np.savez(part, pcm=pcm, ends=np.cumsum([one.size for one in spoken]))

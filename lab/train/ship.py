@@ -41,7 +41,8 @@ SPEAKING: Final = {"temp": 0.3, "temp_text": 0.0, "top_k": 50, "top_k_text": 25}
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Properties of a shipped model: its names, its description, its sampling, sample questions."""
+    """The properties of a kind of shipped model: its names, its description, its sampling, and sample
+    questions."""
 
     name: str
     model_type: str
@@ -96,7 +97,7 @@ def _bfloat16(source: Path, target: Path) -> None:
 
 
 def ship(kind: str, trained: Path, codec: Path, out: Path, *, is_shared: bool = False) -> None:
-    """Write the folder ``out``; the model is the best of its training, else the last.
+    """Write the folder ``out``; the model is the best checkpoint of its training, else the last.
 
     ``codec`` is the folder of the codec: that of its trainer, or with ``is_shared`` an already shipped
     one, referenced by relative path.

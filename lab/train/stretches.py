@@ -69,7 +69,7 @@ SHORTEST_ZEROS_S: Final = 0.16
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Codes int16 ``[8, FRAMES]``, and in frames the words' starts and the ranges of speech.
+    """A stretch: codes int16 ``[8, FRAMES]``; the starts of its words and its ranges of speech are in frames.
 
     ``wordless`` is a part of ``speech``.
     """
@@ -80,7 +80,7 @@ class Stretch:
     wordless: tuple[tuple[int, int], ...]
 
     def passage(self, tokenizer: TalkerTokenizer) -> Passage:
-        """The training data of a recogniser."""
+        """Return the training data of a recogniser for this stretch."""
         is_wordless = np.zeros(self.codes.shape[1], np.bool_)
         for first, last in self.wordless:
             is_wordless[first + DELAY_FRAMES : last + DELAY_FRAMES] = True
@@ -111,11 +111,11 @@ class Composed:
 
     @classmethod
     def empty(cls) -> Composed:
-        """A silent stretch."""
+        """Return a silent stretch."""
         return cls(np.zeros(FRAMES * FRAME_SAMPLES, np.float32), [], [], [], [])
 
     def wait(self, seconds: float) -> None:
-        """Append silence."""
+        """Append silence of ``seconds``."""
         end = min(self.pcm.size, self.at + int(seconds * SAMPLE_RATE))
         if end > self.at:
             self.silences.append((self.at, end))
@@ -177,7 +177,8 @@ def _say_apart(
 
 
 def in_another_throat(rng: np.random.Generator, one: Utterance) -> Utterance:
-    """The utterance by another speaker at another pace, as loud as before; one that is bent already stays."""
+    """Return the utterance by another speaker at another pace, as loud as before; an utterance with a throat
+    is unchanged."""
     if one.voice.throat is not None:
         return one
     throat = Throat.drawn(random.Random(int(rng.integers(1 << 32))))
@@ -188,7 +189,7 @@ def in_another_throat(rng: np.random.Generator, one: Utterance) -> Utterance:
 
 
 def heard(rng: np.random.Generator, made: Composed, utterances: Sequence[Utterance]) -> FloatArray:
-    """The sound of a stretch after a microphone and a line, with the room's noise and zeros."""
+    """Return the sound of a stretch after a microphone and a line, with the room's noise and zeros."""
     pcm = made.pcm
     loudness = _loudness(made, pcm)
     if rng.random() < IS_QUIET:
@@ -238,7 +239,8 @@ def make_stretch(rng: np.random.Generator, utterances: Sequence[Utterance], mimi
 
 
 def make_shard(path: Path, source: Path, seed: int, mimi: Any) -> int:
-    """Write enough stretches to include each utterance of a shard about once; returns their number."""
+    """Write enough stretches to include each utterance of a shard about once; returns the number of
+    stretches."""
     rng = np.random.default_rng((17, seed))
     read = [one for one in read_shard(source) if one.starts_s or one.turn.intent in WORDLESS]
     utterances = [in_another_throat(rng, one) if rng.random() < BENT else one for one in read]
@@ -253,7 +255,7 @@ def make_shard(path: Path, source: Path, seed: int, mimi: Any) -> int:
 
 
 def read_stretches(path: Path) -> list[Stretch]:
-    """The stretches of a shard."""
+    """Return the stretches of a shard."""
 
     def pairs(some: Sequence[Sequence[int]]) -> tuple[tuple[int, int], ...]:
         return tuple((first, last) for first, last in some)

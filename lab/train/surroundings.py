@@ -1,4 +1,4 @@
-"""The path between a mouth and the model: noise, other speakers, a room, a level, a line.
+"""The path from a mouth to the model: noise, other speakers, a room, a level, a line.
 
 It has the kinds that training draws, and those of lab.train.held_out, which it does not.
 """
@@ -34,7 +34,8 @@ CALM_SHARE: Final = 0.3
 
 
 def box_response(size_m: tuple[float, float, float], absorbed: float, rng: np.random.Generator) -> FloatArray:
-    """The impulse response of a box by its image sources, the direct sound first, half a second at most.
+    """Return the impulse response of a box by its image sources, the direct sound first, half a second at
+    most.
 
     ``absorbed`` is the share of the sound's energy that a wall absorbs; mouth and microphone have random
     positions. Images cover half a second, but at most ``MOST_IMAGES`` boxes in each direction.
@@ -74,7 +75,7 @@ def _in_box(low_m: tuple[float, float, float], high_m: tuple[float, float, float
 
 
 def by_telephone(_rng: np.random.Generator, pcm: FloatArray, law: Law = Law.MU) -> FloatArray:
-    """Sound after 8 kHz, the band of a telephone and G.711."""
+    """Return a sound as after a telephone: at 8 kHz, in the band of a telephone, and coded with G.711."""
     longer = np.pad(pcm, (0, LONGEST_DELAY_SAMPLES))  # the delay's own end is cut off
     low = sphn.resample(longer[None], src_sample_rate=SAMPLE_RATE, dst_sample_rate=TELEPHONE_RATE)[0]
     spectrum = np.fft.rfft(low)
@@ -86,8 +87,8 @@ def by_telephone(_rng: np.random.Generator, pcm: FloatArray, law: Law = Law.MU) 
 
 
 def coarsely_coded(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-    """Sound as after a low-bitrate codec: in blocks of 20 ms, faint parts of a spectrum are rounded to
-    zero."""
+    """Return a sound as after a low-bitrate codec: in blocks of 20 ms, faint parts of a spectrum are rounded
+    to zero."""
     blocks = _fitted(pcm, -(-pcm.size // PACKET_SAMPLES) * PACKET_SAMPLES).reshape(-1, PACKET_SAMPLES)
     spectrum = np.fft.rfft(blocks)
     step = rng.uniform(0.05, 0.3) * np.abs(spectrum).max(axis=1, keepdims=True) + 1e-6
@@ -164,7 +165,8 @@ LINES: Final[Mapping[str, Change]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The surroundings of a scene: names of this module, "" for none; its noise's level below speech, a gain.
+    """The surroundings of a scene: the names of a noise, a room and a line of this module, "" for none; the
+    noise's level below speech, and a gain.
 
     ``behind_db`` is the level of other speakers below the speaker, None for none.
     """
@@ -178,8 +180,8 @@ class Surroundings:
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, *, held_out: bool = False) -> Surroundings:
-        """Six scenes in ten have noise; a third each a room and a line, a fifth other speakers; in training
-        0.3 have none.
+        """Draw surroundings: in training three in ten have none; of the others six in ten have noise, 35 % a
+        room, 35 % a line, and a fifth other speakers.
 
         Noise is 8 to 36 dB below speech, in the tests 12 to 30.
         """
@@ -201,13 +203,13 @@ class Surroundings:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of its noise, room and line, if it has them."""
+        """The names of the noise, the room and the line, if there are any."""
         return tuple(name for name in (self.noise, self.room, self.line) if name)
 
     def heard(
         self, rng: np.random.Generator, pcm: FloatArray, loudness: float, behind: FloatArray | None = None
     ) -> FloatArray:
-        """``pcm [samples]`` at the microphone; ``loudness`` is the root mean square of its speech.
+        """Return ``pcm [samples]`` at the microphone; ``loudness`` is the root mean square of its speech.
 
         ``behind`` is other speakers' simultaneous speech, as loud as the speaker.
         """

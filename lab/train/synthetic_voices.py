@@ -144,12 +144,12 @@ class Voice:
 
     @classmethod
     def read(cls, told: dict[str, Any]) -> Voice:
-        """The voice from the values of ``dataclasses.asdict``."""
+        """Return the voice from the values of ``dataclasses.asdict``."""
         throat = told.get("throat")
         return cls(**{**told, "throat": throat and Throat(**throat)})
 
     def command(self, text: str, wav: Path) -> list[str]:
-        """The command that speaks ``text`` into ``wav``; festival also writes its phones.
+        """Return the command that speaks ``text`` into ``wav``; festival also writes its phones.
 
         RHVoice's command reads the text from its standard input.
         """
@@ -179,7 +179,7 @@ class Voice:
 
     @property
     def of_its_own(self) -> tuple[float, float]:
-        """The speed and the pitch as multiples of the voice's own, in whole percents."""
+        """The speed and the pitch as multiples of the voice's own speed and pitch, in whole percents."""
         return round(self.words_per_minute / 160, 2), round(2 ** ((self.pitch - 50) / 50), 2)
 
     def _festival(self, text: str, wav: Path) -> str:
@@ -198,7 +198,8 @@ class Voice:
 def draw_voice(
     rng: random.Random, *, held_out: bool = False, foreign: bool = False, further: Sequence[str] = ()
 ) -> Voice:
-    """A random voice of the training set, with those of ``further`` synthesisers, or of the held-out one."""
+    """Draw a random voice of training, including the voices of ``further`` synthesisers, or a held-out
+    voice."""
     if held_out:
         return _held_out_voice(rng)
     for program in further:
@@ -272,7 +273,7 @@ def _refuse_without(missing: list[str]) -> None:
 
 
 def speak(voice: Voice, text: str) -> NDArray[np.float32]:
-    """Speech as float32 ``[samples]`` at 24 kHz, peak 0.7.
+    """Speak a text; returns float32 ``[samples]`` at 24 kHz, peak 0.7.
 
     Raises:
         subprocess.CalledProcessError: the synthesiser failed.

@@ -51,18 +51,19 @@ NEAR_CODES = 8
 
 
 def further(settings: Settings) -> Settings:
-    """The settings for a talker that can already add, speak and listen; at 6 sums a step it forgot some."""
+    """Return the settings for a talker that can already add, speak and listen; at 6 sums a step it forgot
+    some."""
     return replace(settings, sums=12, voice_every_steps=4, head_alone_steps=150)
 
 
 def many_times(settings: Settings, rows: int) -> Settings:
-    """The settings with a multiple of the rows in a step, for a GPU."""
+    """Return the settings with ``rows`` times as many rows in a step, for a GPU."""
     more = {name: rows * getattr(settings, name) for name in ("batch", "drills", "sums")}
     return replace(settings, **more)
 
 
 def recitable(domain: Domain) -> list[tuple[str, int]]:
-    """The answers whose end is to be memorised, and the start of that end."""
+    """Return the answers whose end is to be memorised, each with the start of that end."""
     return [
         (fact.answer, 2 if intent == "count" else len(fact.answer.split()) - 1)
         for intent in ("count", "colour", "sound", "next")
@@ -71,7 +72,7 @@ def recitable(domain: Domain) -> list[tuple[str, int]]:
 
 
 def voicebox_in(folder: Path, codec: Path, mimi: Any, tokenizer: TalkerTokenizer) -> Voicebox:
-    """Every answer in codes, kept in a trainer's folder by codec and answers."""
+    """Return every answer in codes, kept in a trainer's folder by codec and answers."""
     wanted = Domain().answers()
     made_of = hashlib.sha256((codec / "mimi.safetensors").read_bytes() + repr(wanted).encode())
     path = folder / f"voicebox-{made_of.hexdigest()[:12]}.npz"
@@ -81,7 +82,7 @@ def voicebox_in(folder: Path, codec: Path, mimi: Any, tokenizer: TalkerTokenizer
 
 
 class Trainer:
-    """The model, its optimiser, its place in the schedule, and its data."""
+    """The talker in training: the model, its optimiser, its position in the schedule, and its data."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class Trainer:
         self.look_for_segments()
 
     def look_for_segments(self) -> None:
-        """Add the shards that appeared since."""
+        """Add the shards that have appeared since the last look."""
         for path in shards_in(self.segments):
             if path not in self.shards:
                 self.shards[path] = read_segments(path)
@@ -132,7 +133,7 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Steps taken so far."""
+        """The number of steps taken so far."""
         return self.course.step
 
     @property
@@ -141,7 +142,8 @@ class Trainer:
         return self.step >= self.settings.total_steps - self.settings.rounded_steps
 
     def judged(self) -> Any:
-        """The language model that is judged and shipped, rounded if the last steps use it so."""
+        """Return the language model that is judged and shipped, with rounded weights if the last steps use
+        them."""
         lm = cast("Talker", self.course.judged).lm
         if self.settings.rounded_steps:
             lm = deepcopy(lm)
@@ -175,7 +177,8 @@ class Trainer:
         return {name: part.item() for name, part in parts.items()}
 
     def notes(self) -> dict[str, float]:
-        """New shards, and at intervals the marks of held-out turns; the best checkpoint is kept."""
+        """Return values for the log at intervals: the number of questions, and marks; the best checkpoint is
+        kept."""
         notes: dict[str, float] = {}
         if self.step % 200 == 0:
             self.look_for_segments()

@@ -95,7 +95,7 @@ class Settings:
 
 
 def lm_config(text_card: int) -> dict[str, Any]:
-    """The talker's ``config.json``, with upstream's names."""
+    """Return the talker's ``config.json``, with upstream's names."""
     return {
         "dim": 320,
         "text_card": text_card,
@@ -130,7 +130,8 @@ def lm_config(text_card: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``codes`` int64 ``[B, 17, T]``; ``is_speaking`` bool ``[B, T]`` where the talker makes a sound.
+    """A batch of dialogues: ``codes`` int64 ``[B, 17, T]``; ``is_speaking`` bool ``[B, T]`` where the talker
+    makes a sound.
 
     ``is_text_trained`` bool ``[B, T]`` and ``is_voice_trained`` bool ``[B]`` select the content of the
     losses. ``spans`` are questions in the input: row, first input step, last one, word tokens.
@@ -144,7 +145,8 @@ class Batch:
 
 
 def collate(dialogues: list[Dialogue], silence: CodeArray, tokenizer: TalkerTokenizer) -> Batch:
-    """Stack dialogues. A question's span ends before the first step with a word of its answer as input.
+    """Stack dialogues into a batch. A question's span ends before the first step with a word of its answer as
+    input.
 
     Speech outside the domain has no words, and no span.
     """
@@ -168,7 +170,7 @@ def collate(dialogues: list[Dialogue], silence: CodeArray, tokenizer: TalkerToke
 
 
 class Talker(nn.Module):
-    """Upstream's LM, and a head that spells its input (not in the checkpoint)."""
+    """The talker in training: upstream's LM, and a head that spells its input (not in the checkpoint)."""
 
     def __init__(self, config: Mapping[str, Any], settings: Settings, near: Tensor | None = None) -> None:
         """``near`` ``[8, card, N]`` are the codes that may replace each."""
@@ -183,7 +185,7 @@ class Talker(nn.Module):
         return self.words_head.weight.device
 
     def read(self, batch: Batch, rng: np.random.Generator) -> tuple[Tensor, Read, Tensor]:
-        """The loss of the text, the model's outputs, and all targets ``[B, 17, T]``."""
+        """Return the loss of the text, the model's outputs, and all targets ``[B, 17, T]``."""
         lm, settings, codes = self.lm, self.settings, batch.codes
         initial = lm._get_initial_token().cpu().expand(codes.shape[0], -1, -1)
         delayed = torch.cat([initial, delay(lm.delays, codes, initial)], dim=2)
@@ -201,7 +203,7 @@ class Talker(nn.Module):
         return (text_loss * weight).sum() / weight.sum(), made, targets
 
     def losses(self, batch: Batch, rng: np.random.Generator, step: int = 0) -> dict[str, Tensor]:
-        """The parts of the loss, unweighted, of the step that follows ``step`` others."""
+        """Return the parts of the loss, unweighted, of the step that follows ``step`` other steps."""
         settings = self.settings
         text_loss, made, targets = self.read(batch, rng)
         heard = made.layers[settings.words_layer]
@@ -251,7 +253,7 @@ class Talker(nn.Module):
 
 
 def text_weights(text: Tensor, settings: Settings) -> Tensor:
-    """Weight of each token of ``text [B, T]`` in the loss."""
+    """Return the weight of each token of ``text [B, T]`` in the loss."""
     is_soon = soon_after_words(text)
     continues_elsewhere = soon_after_words(text.flip(1)).flip(1)
     stopping = torch.where(continues_elsewhere, settings.stopping_weight, settings.ending_weight)
@@ -262,14 +264,14 @@ def text_weights(text: Tensor, settings: Settings) -> Tensor:
 
 
 def soon_after_words(text: Tensor) -> Tensor:
-    """Where one of the last ``SOON_FRAMES`` has a word, bool like ``text [B, T]``."""
+    """Return where one of the last ``SOON_FRAMES`` frames has a word, bool like ``text [B, T]``."""
     is_word = ((text != PAD) & (text != EPAD)).float()
     reached = functional.max_pool1d(functional.pad(is_word[:, None], (SOON_FRAMES, 0)), SOON_FRAMES, 1)
     return reached[:, 0, : text.shape[1]] > 0
 
 
 def forgetful(inputs: Tensor, rng: np.random.Generator, own: int) -> Tensor:
-    """``inputs [B, K, S]`` with some user codebooks, and a few of the talker's own codes, hidden."""
+    """Return ``inputs [B, K, S]`` with some user codebooks, and a few of the talker's own codes, hidden."""
     inputs = inputs.clone()
     for row in range(inputs.shape[0]):
         if rng.random() < 0.2:

@@ -18,7 +18,7 @@ EPAD, PAD = 0, 3
 
 
 class TalkerTokenizer:
-    """Words to token ids. ``EPAD`` has the id of the unknown token and ``PAD`` that of padding, as in
+    """A tokenizer of words. ``EPAD`` has the id of the unknown token and ``PAD`` that of padding, as in
     Moshi."""
 
     def __init__(self, path: Path) -> None:
@@ -26,7 +26,7 @@ class TalkerTokenizer:
 
     @classmethod
     def made(cls, path: Path, *, is_forgiving: bool = False) -> TalkerTokenizer:
-        """The tokenizer at ``path``, made there if it is missing.
+        """Return the tokenizer at ``path``, which is made there if it is missing.
 
         A forgiving one maps capitals to small letters, figures to twenty and "+ - =" to their words, and
         ignores punctuation.
@@ -45,16 +45,16 @@ class TalkerTokenizer:
         return cls(path)
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text of the domain."""
+        """Return the token ids of a text of the domain."""
         return [int(token) for token in self.model.encode(text)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of token ids."""
+        """Return the text of token ids."""
         return str(self.model.decode(list(tokens)))
 
     @property
     def size(self) -> int:
-        """The number of ids."""
+        """The number of token ids."""
         return int(self.model.get_piece_size())
 
 
@@ -77,7 +77,7 @@ def _trained(rules: dict[str, Any]) -> bytes:
 
 
 def forgiving_rules() -> str:
-    """SentencePiece's table of replacements: code points in hexadecimal, a line for each rule."""
+    """Return SentencePiece's table of replacements: code points in hexadecimal, a line for each rule."""
     spoken = {str(number): word for number, word in enumerate(NUMBERS)} | {
         "+": "plus",
         "-": "minus",

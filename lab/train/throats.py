@@ -1,4 +1,4 @@
-"""Another speaker's throat, made from a recording by Praat.
+"""Changes a recording to another speaker's throat with Praat.
 
 It uses the package praat-parselmouth (GPL 3; no shipped code imports it).
 """
@@ -32,13 +32,13 @@ class Throat:
 
     @classmethod
     def drawn(cls, rng: random.Random) -> Throat:
-        """From a tall man's to a child's, fast or slow, each part independently."""
+        """Draw a throat from a tall man's to a child's, fast or slow, each part independently."""
         return cls(
             rng.uniform(0.78, 1.26), 70 * 3.8 ** rng.random(), rng.uniform(0.3, 1.8), rng.uniform(0.75, 1.35)
         )
 
     def bent(self, pcm: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
-        """``pcm [samples]`` with this throat: Praat's "Change gender" (PSOLA).
+        """Return ``pcm [samples]`` with this throat, by Praat's "Change gender" (PSOLA).
 
         The result is deterministic. Sound that Praat refuses, as too short or without a pitch, is unchanged,
         and so is sound for which it returns NaN.

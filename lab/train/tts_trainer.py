@@ -76,7 +76,7 @@ class Settings:
 
 
 def lm_config(text_card: int) -> dict[str, Any]:
-    """The synthesiser's ``config.json``, with upstream's names."""
+    """Return the synthesiser's ``config.json``, with upstream's names."""
     return {
         "model_type": "tts",
         "dim": 256,
@@ -134,7 +134,7 @@ def lm_config(text_card: int) -> dict[str, Any]:
 
 
 def voice_embeddings() -> dict[str, Tensor]:
-    """The voices in their files' form, ``[1, width, frames]``: arbitrary constant vectors."""
+    """Return the voices in the form of their files, ``[1, width, frames]``: arbitrary constant vectors."""
     return {
         name: torch.randn(
             1, SPEAKER_WIDTH, SPEAKER_FRAMES, generator=torch.Generator().manual_seed(1 + place)
@@ -144,7 +144,7 @@ def voice_embeddings() -> dict[str, Tensor]:
 
 
 def condition(voice: Tensor | None, guidance: str | None) -> ConditionAttributes:
-    """The result of upstream's ``TTSModel.make_condition_attributes`` for a voice and a guidance."""
+    """Return the result of upstream's ``TTSModel.make_condition_attributes`` for a voice and a guidance."""
     positions = MAX_SPEAKERS * SPEAKER_FRAMES
     source, mask = torch.zeros(1, positions, SPEAKER_WIDTH), torch.zeros(1, positions, dtype=torch.bool)
     if voice is not None:
@@ -154,7 +154,7 @@ def condition(voice: Tensor | None, guidance: str | None) -> ConditionAttributes
 
 @dataclass(frozen=True, slots=True)
 class Scripted:
-    """A reading with its script: codes ``[8, frames]``, the steps' text, its voice."""
+    """A reading with its script: codes ``[8, frames]``, the text of each step, and the voice."""
 
     codes: CodeArray
     cues: Cues
@@ -162,7 +162,7 @@ class Scripted:
 
     @classmethod
     def of(cls, reading: Reading, spec: Any, rules: ScriptRules, tokenizer: TalkerTokenizer) -> Scripted:
-        """The script as the server would run it."""
+        """Return a reading with its script as the server would run it."""
         steps = reading.codes.shape[1] + rules.first_sound
         entries = entries_of(reading.text, spec, tokenizer)
         return cls(reading.codes, cues(entries, reading.starts, rules, steps), reading.voice)
@@ -170,7 +170,8 @@ class Scripted:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``tokens`` int64 ``[B, 9, S]`` as input, before delays; ``said`` and ``counts`` as in a script.
+    """A batch of readings: ``tokens`` int64 ``[B, 9, S]`` as input, before delays; ``said`` and ``counts`` as
+    in a script.
 
     ``is_loud`` bool ``[B, S]``: in this step some codebook has something other than silence.
     """
@@ -182,7 +183,7 @@ class Batch:
 
 
 def collate(items: Sequence[Scripted], silence: CodeArray, rules: ScriptRules) -> Batch:
-    """Stack readings, shorter ones padded with values that are not trained."""
+    """Stack readings into a batch; shorter ones are padded with values that are not trained."""
     steps = max(item.cues.fed.size for item in items)
     tokens = np.full((len(items), 9, steps), ZERO, np.int64)
     tokens[:, 0] = PAD
@@ -203,7 +204,7 @@ def collate(items: Sequence[Scripted], silence: CodeArray, rules: ScriptRules) -
 def losses(
     lm: Any, batch: Batch, conditions: Any, rng: np.random.Generator, settings: Settings
 ) -> dict[str, Tensor]:
-    """The parts of the loss, unweighted."""
+    """Return the parts of the loss, unweighted."""
     initial = lm._get_initial_token().expand(batch.tokens.shape[0], -1, -1)
     delayed = torch.cat([initial, delay(lm.delays, batch.tokens, initial)], dim=2)
     inputs = delayed[:, :, :-1].clone()
@@ -226,7 +227,7 @@ def losses(
 
 
 class Trainer:
-    """The model, its place in the schedule, and its data."""
+    """The synthesiser in training: the model, its position in the schedule, and its data."""
 
     def __init__(
         self,
@@ -259,16 +260,16 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Steps taken so far."""
+        """The number of steps taken so far."""
         return self.course.step
 
     @property
     def readings(self) -> int:
-        """The number of readings."""
+        """The number of readings in the training data."""
         return sum(len(shard) for shard in self.shards.values())
 
     def look_for_readings(self) -> None:
-        """Add the shards that appeared since."""
+        """Add the shards that have appeared since the last look."""
         for path in shards_in(self.folder):
             if path.name not in self.shards:
                 self.shards[path.name] = [
@@ -317,7 +318,8 @@ class Trainer:
         return {name: part.item() for name, part in parts.items()}
 
     def notes(self) -> dict[str, float]:
-        """New shards, and at intervals a recital; the best checkpoint is kept."""
+        """Return values for the log at intervals: the number of readings, and recitals; the best checkpoint
+        is kept."""
         notes: dict[str, float] = {}
         if self.step % 200 == 0:
             self.look_for_readings()

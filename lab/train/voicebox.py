@@ -1,4 +1,4 @@
-"""The talker's side of dialogues in codes: its words, and its silence."""
+"""The talker's side of dialogues as codes: its words, and its silence."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Voicebox:
 
     @classmethod
     def encoded(cls, mimi: Any, answers: dict[str, Answer], tokenizer: TalkerTokenizer) -> Voicebox:
-        """The voicebox of spoken answers."""
+        """Return the voicebox of spoken answers."""
         silence = encode(mimi, np.zeros((1, 50 * FRAME_SAMPLES), np.float32))[0]
         codes, text = {}, {}
         for sentence, answer in answers.items():
@@ -54,7 +54,7 @@ class Voicebox:
 
     @classmethod
     def rounded_in(cls, path: Path, tokenizer: TalkerTokenizer) -> Voicebox:
-        """Read the output of :meth:`keep`."""
+        """Read the file that :meth:`keep` wrote."""
         with np.load(path) as kept:
             sentences = [str(one) for one in kept["sentences"]]
             ends = kept["ends"][:-1]
@@ -63,7 +63,7 @@ class Voicebox:
             return cls(kept["silence"], codes, text, tokenizer)
 
     def keep(self, path: Path) -> None:
-        """Write everything: a megabyte, with which a trainer begins without synthesis or encoding."""
+        """Write the voicebox: a megabyte, with which a trainer begins without synthesis or encoding."""
         part = path.with_suffix(".part.npz")
         np.savez(
             part,
@@ -76,13 +76,13 @@ class Voicebox:
         part.replace(path)
 
     def has_said(self, tokens: Sequence[int]) -> bool:
-        """Whether every one of these words occurs in an answer, and not only at its end."""
+        """Return whether every one of these words occurs in an answer, and not only at its end."""
         return self._parts.keys() >= set(tokens)
 
     def put_together(
         self, tokens: Sequence[int], rng: np.random.Generator
     ) -> tuple[CodeArray, NDArray[np.int16]]:
-        """Compose another text from pieces of answers: its sound ``[8, T]`` and its text ``[T]``.
+        """Compose another text from pieces of answers; returns its sound ``[8, T]`` and its text ``[T]``.
 
         It ends with its last word, whose sound is never used.
         """
@@ -95,7 +95,7 @@ class Voicebox:
 
 
 def text_stream(answer: Answer, frames: int, tokenizer: TalkerTokenizer) -> NDArray[np.int16]:
-    """The text tokens ``[frames]`` of an answer whose first word is in frame 0."""
+    """Return the text tokens ``[frames]`` of an answer whose first word is in frame 0."""
     text, previous = np.full(frames, PAD, np.int16), -1
     for word, start_s in zip(answer.words, answer.starts_s, strict=True):
         for token in tokenizer.encode(word):
@@ -107,5 +107,5 @@ def text_stream(answer: Answer, frames: int, tokenizer: TalkerTokenizer) -> NDAr
 
 
 def words_at(text: NDArray[np.int16]) -> NDArray[np.int64]:
-    """The frames of ``text [T]`` with a word."""
+    """Return the frames of ``text [T]`` that have a word."""
     return np.flatnonzero((text != PAD) & (text != EPAD))

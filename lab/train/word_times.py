@@ -47,7 +47,7 @@ class Spoken:
     starts_s: tuple[float, ...]
 
     def starts_in(self, segment: Segment) -> tuple[float, ...]:
-        """The starts in frames of the segment with this utterance, to half a frame.
+        """Return the starts of the words in frames of the segment with this utterance, exact to half a frame.
 
         A segment has the frames in which it begins and ends; the middle of the allowed range is used.
         """
@@ -59,14 +59,14 @@ class Spoken:
 
 @dataclass(slots=True)
 class Listener:
-    """Speaks utterances again and records the times of their words."""
+    """A source of word times, which speaks utterances again and records when their words begin."""
 
     espeak: Espeak = field(default_factory=Espeak)
     rhvoice: RHVoice | None = None
     _counts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def times(self, utterance: Utterance) -> Spoken:
-        """The starts of an utterance's words in its sound; empty for speech outside the domain."""
+        """Return the starts of an utterance's words in its sound; empty for speech outside the domain."""
         voice, text = utterance.voice, utterance.turn.question
         if utterance.starts_s:
             words = utterance.starts_s if utterance.turn.intent not in WORDLESS else ()
@@ -116,7 +116,8 @@ class Listener:
 def starts_by_phones(
     words: Sequence[str], counts: Mapping[str, int], phones: Sequence[tuple[str, float]]
 ) -> tuple[float, ...]:
-    """When each word of a sentence starts: ``phones`` end at their times, ``counts`` are those of a word.
+    """Return when each word of a sentence starts: ``phones`` have their end times, ``counts`` the number of
+    phones of each word.
 
     If the sentence has more or fewer phones than its separate words, they share them in proportion.
     """
@@ -169,7 +170,7 @@ def write_word_times(path: Path, flat: Sequence[Spoken]) -> None:
 
 
 def read_word_times(path: Path) -> list[Spoken]:
-    """The times of a shard, one for each of its segments, in their order."""
+    """Return the times of a shard, one for each of its segments, in the order of the segments."""
     with np.load(path) as shard:
         starts = np.split(shard["starts_s"], np.cumsum(shard["counts"])[:-1])
         return [
@@ -200,7 +201,7 @@ def check_fit(segments: Sequence[Segment], times: Sequence[Spoken], path: Path) 
 
 
 def starts_of(segments: Sequence[Segment], times: Sequence[Spoken]) -> list[tuple[float, ...]]:
-    """Each segment's word starts in its own frames; empty if they are unknown."""
+    """Return each segment's word starts in frames of the segment; empty if they are unknown."""
     return [spoken.starts_in(segment) for segment, spoken in zip(segments, times, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Measures the models on held-out natural voices and people: counts, with their totals.
+"""Measures the models on held-out natural voices and on people; the results are counts with their totals.
 
 Talker and recogniser run in this process, with clean input except where stated. Natural speech is synthesised
 once and kept; lab.train.material provides voices, recordings and the independent recogniser.
@@ -48,7 +48,8 @@ BEFORE_S, ZEROS_S, AFTER_S = 2.0, 1.0, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """The utterances; ``natural`` and ``outside`` in Kokoro's held-out voices, the others by people."""
+    """The utterances of all tests; ``natural`` and ``outside`` in Kokoro's held-out voices, the others by
+    people."""
 
     natural: list[Utterance]
     sums: list[Utterance]
@@ -57,7 +58,7 @@ class Sets:
 
     @classmethod
     def of(cls, material: Material, rounded_in: Path) -> Sets:
-        """All sets; natural speech is read from the folder, or synthesised and stored there.
+        """Return all sets; natural speech is read from the folder, or synthesised and stored there.
 
         Raises:
             SystemExit: the material lacks a part.
@@ -78,7 +79,7 @@ class Sets:
 
 
 def natural_questions(count: int = QUESTIONS) -> list[tuple[Any, Voice]]:
-    """Held-out questions of every kind and every held-out English voice, alternating."""
+    """Return held-out questions of every kind in every held-out English voice, alternating."""
     rng, planner, kinds = random.Random("yardstick"), Planner(held_out=True), list(PHRASINGS)
     names = [name for language in ENGLISH for name in voices(language, held_out=True)]
     return [
@@ -91,7 +92,7 @@ def natural_questions(count: int = QUESTIONS) -> list[tuple[Any, Voice]]:
 
 
 def natural_outside(count: int = OUTSIDE_EACH) -> list[tuple[Any, Voice]]:
-    """Held-out turns outside the domain, in English and in languages with a held-out voice."""
+    """Return held-out turns outside the domain, in English and in languages with a held-out voice."""
     rng, planner = random.Random("yardstick outside"), Planner(held_out=True)
     return [planner.draw_outside(rng) for _ in range(count)]
 
@@ -108,12 +109,12 @@ def _silence(seconds: float) -> FloatArray:
 
 
 def alone(one: Utterance, lead_s: float = LEAD_S, listen_s: float = LISTEN_S) -> FloatArray:
-    """A turn after a silence, followed by time for the answer."""
+    """Return a turn after a silence, followed by time for the answer."""
     return np.concatenate([_silence(lead_s), one.pcm * np.float32(LEVEL), _silence(listen_s)])
 
 
 def ask(talker: Talker, sets: Sets, ear: Ear) -> dict[str, Any]:
-    """Score the answers of a talker."""
+    """Score the answers of a talker on all sets."""
 
     def said(some: Sequence[Utterance], lead_s: float = LEAD_S) -> list[Reply]:
         return talker.listen([alone(one, lead_s) for one in some])
@@ -132,7 +133,7 @@ def ask(talker: Talker, sets: Sets, ear: Ear) -> dict[str, Any]:
 
 
 def answers(asked: Sequence[Utterance], replies: Sequence[Reply]) -> dict[str, int]:
-    """Counts of questions, of correct, wrong and refusing answers, and of questions without an answer."""
+    """Count the questions, the correct, wrong and refusing answers, and the questions without an answer."""
     pairs = [(one.turn.answer, reply.text()) for one, reply in zip(asked, replies, strict=True)]
     is_refused = [bool(text) and set(text.split()) <= set(REFUSAL.split()) for _, text in pairs]
     silent = sum(not text for _, text in pairs)
@@ -158,7 +159,7 @@ def _split(
 
 
 def understood(asked: Sequence[Utterance], replies: Sequence[Reply], ear: Ear) -> dict[str, Any]:
-    """Word errors of the independent recogniser on correct answers."""
+    """Count the word errors of the independent recogniser on correct answers."""
     right = [reply for one, reply in zip(asked, replies, strict=True) if reply.text() == one.turn.answer]
     sounds = [reply.pcm[int((reply.words[0][0] - 0.1) * SAMPLE_RATE) :] for reply in right]
     wrong = words_wrong([reply.text() for reply in right], ear.hear(sounds))
@@ -168,7 +169,7 @@ def understood(asked: Sequence[Utterance], replies: Sequence[Reply], ear: Ear) -
 def write_down(
     recogniser: Recogniser, without_prefix: Recogniser, sets: Sets, ear: Ear | None = None
 ) -> dict[str, Any]:
-    """Score the transcripts of a recogniser; ``without_prefix`` is the same one without silence before a
+    """Score the transcripts of a recogniser; ``without_prefix`` is this recogniser without silence before a
     track.
 
     With an independent recogniser, its scores on the same speech.
@@ -200,12 +201,12 @@ def write_down(
 
 
 def transcripts(said: Sequence[Utterance], written: Sequence[Written]) -> dict[str, Any]:
-    """Word errors of turns."""
+    """Count the word errors of transcribed turns."""
     return compared([one.turn.question for one in said], written)
 
 
 def compared(texts: Sequence[str], written: Sequence[Written]) -> dict[str, Any]:
-    """Word errors and words in all, and the number of tracks without a transcript."""
+    """Count word errors, all words, and tracks without a transcript."""
     wrong = words_wrong(texts, [one.text for one in written])
     return {
         "tracks": len(texts),
@@ -217,7 +218,8 @@ def compared(texts: Sequence[str], written: Sequence[Written]) -> dict[str, Any]
 
 
 def long_tracks(said: Sequence[Utterance], gap_s: float) -> list[tuple[str, FloatArray]]:
-    """For each voice 60 s of its questions, repeated, with gaps between them; and their text.
+    """Return for each voice the text and the sound of 60 s of its questions, repeated, with gaps between
+    them.
 
     With gaps the track has the same speech and is longer.
     """
@@ -236,7 +238,7 @@ def long_tracks(said: Sequence[Utterance], gap_s: float) -> list[tuple[str, Floa
 
 
 def pause_head(recogniser: Recogniser, said: Sequence[Utterance]) -> dict[str, Any]:
-    """Lowest pause probability while a room's noise returns after zeros.
+    """Measure the lowest pause probability while a room's noise returns after zeros.
 
     Before the zeros the room lasts until the probability is high.
     """

@@ -32,7 +32,7 @@ _ENDED_BY_CTRL_C: Final = 130
 
 
 def keep(name: str, folder: Path) -> None:
-    """Add a run's inputs to the corpus, if they reach new lines."""
+    """Add a run's inputs to the corpus if they reach new lines."""
     corpus = read_corpus(name)
     found = (path.read_bytes() for path in (folder / name).iterdir())
     kept = write_corpus(name, grown(TARGETS[name], corpus, found))
@@ -67,7 +67,7 @@ def run_campaign(names: Sequence[str], table: Table, executions: int, findings: 
 
 
 def main(argv: list[str]) -> int:
-    """Fuzz the named targets, or all."""
+    """Run the command line: fuzz the named targets, or all."""
     parser = argparse.ArgumentParser(description="Fuzz the readers of what comes from elsewhere.")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"[all]: {', '.join(TARGETS)}")
     parser.add_argument("--executions", type=int, default=EXECUTIONS, help="of each target [%(default)s]")

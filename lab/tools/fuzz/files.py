@@ -58,33 +58,33 @@ def _as_file(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], None]:
 
 
 def read_config(path: Path) -> None:
-    """A file of options, without and with options of the command line on top."""
+    """Read a file of options, without and with options of the command line on top."""
     table = load_file(str(path))
     load_config(table, {"port": 1, "slots": 2, "max_queue": 3})
     load_config(table, {})
 
 
 def read_keys(data: bytes) -> None:
-    """A file of API keys, which is written and read again as the same."""
+    """Read a file of API keys, write it, and require the same keys when it is read again."""
     keys = parse_keys(data.decode("utf-8", "replace"), "keys")
     written = "\n".join(map(format_key, keys))
     require(parse_keys(written, "keys") == keys, f"{keys!r:.200} is not read back")
 
 
 def read_networks(data: bytes) -> None:
-    """Networks of an option."""
+    """Read the networks of an option."""
     parse_networks(data.decode("utf-8", "replace").split(","))
 
 
 def read_manifest(path: Path) -> None:
-    """A manifest, which is written and read again as the same."""
+    """Read a manifest, write it, and require the same manifest when it is read again."""
     manifest = manifest_from_json(read_json_object(path), "antiphon.json")
     again = json.loads(json.dumps(asdict(manifest)))
     require(manifest_from_json(again, "antiphon.json") == manifest, "a manifest is not read back")
 
 
 def read_folder(data: bytes) -> None:
-    """A model's folder: ``config.json``, weights' header and ``mimi_config.json``, with zero bytes
+    """Read a model's folder: ``config.json``, weights' header and ``mimi_config.json``, with zero bytes
     between."""
     config, header, mimi, *_ = (*data.split(b"\0", 2), b"{}", b"{}")
     folder = _folder() / "model"
@@ -99,12 +99,12 @@ def read_folder(data: bytes) -> None:
 
 
 def read_weights(path: Path) -> None:
-    """The header of a safetensors file."""
+    """Read the header of a safetensors file."""
     require(count_parameters(read_header(path)) >= 0, "a negative number of parameters")
 
 
 def read_voice(path: Path) -> None:
-    """A voice, for either of the two kinds of models with voices."""
+    """Read a voice for each of the two kinds of models with voices."""
     try:
         SpeakerShape(frames=3, width=2).prompt(read_speaker(path))
     except AntiphonError:
@@ -112,7 +112,7 @@ def read_voice(path: Path) -> None:
 
 
 def read_pickle(data: bytes) -> None:
-    """A voice in ``torch.save``'s format: ``data.pkl``; its storages exist and are correct."""
+    """Read a voice in ``torch.save``'s format with this ``data.pkl``; its storages exist and are correct."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as written:
         written.writestr("voice/data.pkl", data)
@@ -125,7 +125,7 @@ def read_pickle(data: bytes) -> None:
 
 
 def read_state(data: bytes) -> None:
-    """The state of a row, and a script in one."""
+    """Read the state of a row, and the script in such a state."""
     try:
         Script.from_bytes(RULES, data)
     except UnsupportedError:
@@ -133,7 +133,7 @@ def read_state(data: bytes) -> None:
 
 
 def read_yaml(path: Path) -> None:
-    """A configuration of Pocket-TTS; the weights that it may name exist."""
+    """Read a configuration of Pocket-TTS; the weights that it may name exist."""
     header = b'{"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
     path.with_name("w").write_bytes(len(header).to_bytes(8, "little") + header)
     read_pocket(path, "pocket", "pocket")

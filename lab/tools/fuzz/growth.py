@@ -1,4 +1,4 @@
-"""Additions to a corpus: inputs that reach lines that no other input reaches."""
+"""Adds inputs to a corpus if they reach lines that no other input reaches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGE = str(antiphon.__path__[0])
 
 
 def lines_of(target: Target, data: bytes) -> set[Line]:
-    """The lines of the server that reading an input runs."""
+    """Return the lines of the server that run while ``target`` reads an input."""
     found: set[Line] = set()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -37,7 +37,7 @@ def lines_of(target: Target, data: bytes) -> set[Line]:
 
 
 def grown(target: Target, corpus: Sequence[bytes], others: Iterable[bytes]) -> list[bytes]:
-    """The corpus, and of the others, the shortest first, each that reaches a new line."""
+    """Return the corpus with those of ``others``, the shortest first, that reach a new line."""
     kept, reached = list(corpus), set[Line]()
     for data in corpus:
         reached |= lines_of(target, data)

@@ -1,4 +1,4 @@
-"""One target under atheris, in a separate process: libFuzzer ends the process when it is done.
+"""Fuzzes one target with atheris in a separate process, since libFuzzer ends the process when it is done.
 
 python -m lab.tools.fuzz.guided MODULE TARGET [OPTIONS OF LIBFUZZER] FOLDER
 """

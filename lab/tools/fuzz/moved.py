@@ -1,4 +1,4 @@
-"""Readers of a call from another worker: its bytes, and the content of its lease."""
+"""Readers of a call that another worker hands over: its bytes, and the content of its lease."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ NAMES: Final = ("caller", "engine", "recent_ms", "in_marks", "in_pcm", "out_mark
 
 
 def packed(data: bytes) -> bytes:
-    """The bytes of a call: its facts, its arrays' descriptions and their bytes, with zero bytes between.
+    """Return the bytes of a call: its facts, its arrays' descriptions and their bytes, with zero bytes
+    between.
 
     Data that begins with 0xFF is passed on unchanged.
     """
@@ -58,15 +59,15 @@ def packed(data: bytes) -> bytes:
 
 
 def read_call(data: bytes) -> None:
-    """A call, which is written and read again as the same."""
+    """Read a call, write it, and require the same call when it is read again."""
     state = unpack_call(packed(data), IDENTITY)
     check_row_values(state.row, SPEC)
     require(unpack_call(state.pack(IDENTITY), IDENTITY).facts == state.facts, "a call is not read back")
 
 
 def lease_of(data: bytes) -> dict[str, NDArray[Any]]:
-    """The content of a lease: three bytes are the frames received and sent, and a flaw; the rest are its
-    numbers.
+    """Return the content of a lease: three bytes are the frames received and sent, and a flaw; the remaining
+    bytes are its numbers.
 
     The numbers are repeated to fill it.
     """
@@ -108,7 +109,7 @@ def _flawed(found: dict[str, NDArray[Any]], flaw: int) -> dict[str, NDArray[Any]
 
 
 class Arrivals:
-    """An engine that accepts one call after the other, ticked by hand."""
+    """An engine that accepts one call after the other; its ticks are run directly."""
 
     def __init__(self, kind: PipelineKind) -> None:
         """Start without calls."""
@@ -120,7 +121,8 @@ class Arrivals:
         )
 
     def take(self, lease: Mapping[str, NDArray[Any]], frame: int) -> None:
-        """Accept a call, resume it after a ``frame``, talk and end it; the engine has a row again."""
+        """Accept a call, resume it after ``frame``, talk and end it; then require that the engine has a free
+        row."""
         key, next_key = (next(self._numbers).to_bytes(KEY_BYTES, "little") for _ in range(2))
         facts = CallFacts("a call", "", SamplingParameters(), False, (key,), (), 0, 0, 0, 0, 0)
         state = CallState(facts, {"row": np.array([1.0, 2.0, 0.0, 3.0])}, lease)
@@ -166,15 +168,15 @@ def _refuse(_target: str, _data: bytes) -> str:
 
 
 class Leases:
-    """The engines, made on first use: importing does nothing."""
+    """The engines by pipeline, made on first use since an import does no work."""
 
     def __init__(self) -> None:
         """Start without any."""
         self._arrivals: list[Arrivals] = []
 
     def read(self, data: bytes) -> None:
-        """The content of a lease from another worker; the first byte chooses the pipeline and the resuming
-        frame."""
+        """Read the content of a lease from another worker; the first byte chooses the pipeline and the frame
+        after which the call resumes."""
         if not self._arrivals:
             self._arrivals += [Arrivals(kind) for kind in KINDS]
         first = data[0] if data else 0

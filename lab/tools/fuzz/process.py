@@ -29,7 +29,7 @@ _WRITTEN = re.compile(r"Test unit written to (\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a run; ``finding`` is the file with the input that ended it, "" for none."""
+    """The result of a run; ``finding`` is the file with the input that ended it, "" for none."""
 
     executions: int
     seconds: float
@@ -38,7 +38,8 @@ class Outcome:
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of a target."""
+    """The progress of a target in one run: its executions, the code that it has reached, and the last
+    report."""
 
     name: str
     executions: int = 0
@@ -46,7 +47,7 @@ class Progress:
     reported_s: float = 0.0
 
     def read(self, line: str) -> None:
-        """A line of libFuzzer, most of which report progress."""
+        """Read a line of libFuzzer, most of which report progress."""
         found = _PROGRESS.match(line)
         if found is None:
             return
@@ -56,24 +57,24 @@ class Progress:
             self.tell()
 
     def tell(self) -> None:
-        """Print one line."""
+        """Print the progress in one line."""
         print(f"{self.name:<12} {self.executions:>10,} executions, {self.reached} edges", flush=True)
 
 
 def command(name: str, folder: Path, options: Sequence[str]) -> list[str]:
-    """The fuzzing process of a target over a folder of inputs."""
+    """Return the command of the fuzzing process of a target over a folder of inputs."""
     module = TARGETS[name].read.__module__
     return [sys.executable, "-u", "-m", "lab.tools.fuzz.guided", module, name, *options, str(folder)]
 
 
 def dictionary(corpus: Sequence[bytes]) -> str:
-    """The words of a corpus, for libFuzzer to put into inputs: random mutation does not find field names."""
+    """Return libFuzzer's dictionary of a corpus's words: random mutation does not find field names."""
     words = {word.decode("ascii") for data in corpus for word in _WORD.findall(data)}
     return "".join(f'"{word}"\n' for word in sorted(words))
 
 
 def fuzz(name: str, executions: int, seed: int, findings: Path, folder: Path, *, most_s: int = 0) -> Outcome:
-    """Fuzz one target over the corpus and a folder of inputs, which gets those that reach new code.
+    """Fuzz one target over the corpus and ``folder``, to which inputs that reach new code are added.
 
     It ends after ``most_s`` seconds, if that is not 0.
     """

@@ -1,4 +1,4 @@
-"""Messages between processes of a server: a front end's memory may be corrupt, and the engine must
+"""Readers of messages between processes of a server: a front end's memory may be corrupt, and the engine must
 continue."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SLOTS = 2
 
 
 def messages_of(data: bytes) -> Iterator[bytes]:
-    """One msgpack value of an input after the other; the rest unchanged."""
+    """Yield one msgpack value of an input after the other, then the remaining bytes unchanged."""
     unpacker = msgpack.Unpacker()
     unpacker.feed(data)
     at = 0
@@ -39,7 +39,7 @@ def messages_of(data: bytes) -> Iterator[bytes]:
 
 
 class Bench:
-    """An engine on a fake backend, ticked by hand, with one front end after the other."""
+    """An engine on a fake backend, whose ticks are run directly, with one front end after the other."""
 
     def __init__(self, kind: PipelineKind) -> None:
         """Start without calls."""
@@ -55,7 +55,7 @@ class Bench:
         self.engine.prepare()
 
     def hear(self, data: bytes) -> None:
-        """Send a front end's message; afterwards the engine ticks, and has a row for a caller again."""
+        """Send a front end's message, run some ticks, and require that the engine has a free row."""
         front_end = FrontEndConnection([self.engine], pool=0, wake=lambda: None)
         refusal: ProtocolError | None = None
         try:
@@ -84,21 +84,22 @@ class Bench:
 
 
 class Seam:
-    """The benches, made on first use: importing does nothing."""
+    """The benches by pipeline, made on first use since an import does no work."""
 
     def __init__(self) -> None:
         """Start without any."""
         self._benches: list[Bench] = []
 
     def read(self, data: bytes) -> None:
-        """Messages from a front end to the engine; the first byte chooses the pipeline."""
+        """Read messages from a front end to the engine; the first byte chooses the pipeline."""
         if not self._benches:
             self._benches += [Bench(kind) for kind in PipelineKind]
         self._benches[data[0] % len(self._benches) if data else 0].hear(data[1:])
 
 
 def read_control(data: bytes) -> None:
-    """A message between the supervisor and its children, which is written and read again as the same."""
+    """Read a message between the supervisor and its children, write it, and require the same when it is read
+    again."""
     number, message = control.CONTROL.decode(data)
     require(
         control.CONTROL.decode(control.CONTROL.encode(number, message)) == (number, message),

@@ -22,7 +22,7 @@ MAX_PIECES = 2000
 
 
 def sealed(data: bytes) -> bytes:
-    """The same with a correct checksum of every page, which mutation does not find."""
+    """Return Ogg pages with a correct checksum each, which mutation does not find."""
     changed = bytearray(data)
     start = changed.find(CAPTURE)
     while start >= 0 and start + HEAD_BYTES <= len(changed):
@@ -56,7 +56,7 @@ _TABLE = [_entry(value) for value in range(256)]
 
 
 def read_ogg(data: bytes) -> None:
-    """A stream of pages: its packets do not depend on how it is cut into pieces."""
+    """Read a stream of Ogg pages, and require that its packets do not depend on how it is cut into pieces."""
     stream = sealed(data)
     pieces = [stream[at : at + 64] for at in range(0, len(stream), 64)]
     require(_packets([stream]) == _packets(pieces), "packets depend on how the stream comes")
@@ -72,20 +72,20 @@ def _packets(pieces: list[bytes]) -> list[bytes] | str:
 
 
 def sound(pcm: FloatArray) -> None:
-    """Require float32 ``[N]``, all of it finite."""
+    """Require float32 ``[N]`` with finite values."""
     require(pcm.dtype == np.float32 and pcm.ndim == 1, f"sound of {pcm.dtype} {pcm.shape}")
     require(bool(np.isfinite(pcm).all()), "sound that is not finite")
 
 
 def read_payload(data: bytes) -> None:
-    """A message of audio in one of the accepted codecs, chosen by the first byte."""
+    """Read a message of audio in one of the accepted codecs, chosen by the first byte."""
     names = [name for name, codec in CODECS.items() if codec.decoder is not None]
     name = names[data[0] % len(names)] if data else "opus"
     sound(make_decoder(name).feed(data[1:]))
 
 
 def read_packet(data: bytes) -> None:
-    """An Opus packet: taken apart and put together again it has the same length."""
+    """Read an Opus packet, and require the same length after it is taken apart and joined again."""
     length_ms = packet_ms(data)
     parts = split_packet(data) if data else []
     require(sum(map(packet_ms, join_packets(parts))) == sum(map(packet_ms, parts)), "time is lost")
@@ -93,12 +93,12 @@ def read_packet(data: bytes) -> None:
 
 
 def read_mp4(data: bytes) -> None:
-    """The numbers that an MP4 file states."""
+    """Read the numbers that an MP4 file states."""
     check_mp4(io.BytesIO(data))
 
 
 def read_recording(data: bytes) -> None:
-    """A recording of any kind, as far as FFmpeg reads it."""
+    """Read a recording of any kind, as far as FFmpeg reads it."""
     file = io.BytesIO(data)
     container_of(data[:12])
     seconds = stated_seconds(file)

@@ -1,4 +1,4 @@
-"""The executions of each target in a campaign so far, over any number of runs."""
+"""A table of the executions of each target in a campaign so far, over any number of runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ HEAD: Final = "| target | executions | seconds | findings | version |\n|---|---|
 
 @dataclass(slots=True)
 class Row:
-    """One target; ``findings`` are files, ``version`` is the commit of the last run."""
+    """The executions and the time of one target; ``findings`` are files, ``version`` is the commit of the
+    last run."""
 
     executions: int = 0
     seconds: float = 0.0
@@ -30,7 +31,7 @@ class Row:
 
 
 class Table:
-    """The rows of all targets that have run, in a file of JSON, next to their new inputs."""
+    """The rows of all targets that have run, kept in a JSON file next to their new inputs."""
 
     def __init__(self, path: Path) -> None:
         """Continue with the file's content."""
@@ -40,11 +41,11 @@ class Table:
         self.rows: dict[str, Row] = {name: Row(**values) for name, values in found.items()}
 
     def left(self, name: str, executions: int) -> int:
-        """Executions that a target has not had yet."""
+        """Return how many of ``executions`` a target has not had yet."""
         return max(0, executions - self.rows.get(name, Row()).executions)
 
     def add(self, name: str, outcome: Outcome) -> None:
-        """Add the outcome of a run."""
+        """Add the outcome of a run to the row of a target."""
         row = self.rows.setdefault(name, Row())
         row.executions += outcome.executions
         row.seconds = round(row.seconds + outcome.seconds, 1)
@@ -54,7 +55,7 @@ class Table:
         self._path.write_text(written + "\n", encoding="utf-8")
 
     def markdown(self) -> str:
-        """A line for each target."""
+        """Return the table in Markdown, with a line for each target."""
         lines = (
             f"| `{name}` | {row.executions:,} | {row.seconds:,.0f} | {len(row.findings)} | {row.version} |"
             for name, row in sorted(self.rows.items())
@@ -63,13 +64,13 @@ class Table:
 
 
 def version() -> str:
-    """The running commit."""
+    """Return the current commit of the checkout."""
     command = ("git", "describe", "--always", "--dirty", "--exclude=*")
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def executions_per_s(name: str) -> float:
-    """Executions per second of a target on its corpus."""
+    """Measure the executions per second of a target on its corpus."""
     corpus, count, begun_s = read_corpus(name), 0, time.monotonic()
     while (elapsed_s := time.monotonic() - begun_s) < TRY_S or not count:
         try_input(TARGETS[name], corpus[count % len(corpus)])

@@ -20,12 +20,13 @@ MAX_WORDS: Final = 2000
 
 
 class Finding(Exception):  # noqa: N818 - what a fuzzer looks for
-    """A reader violated its contract."""
+    """A violation of a reader's contract."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``read`` accepts any bytes, and returns or raises one of ``refusals``; anything else is a finding.
+    """A reader of untrusted bytes: ``read`` returns or raises one of ``refusals``; anything else is a
+    finding.
 
     ``max_bytes`` limits an input. ``is_remote``: the sender gets the text of a refusal.
     """
@@ -37,7 +38,7 @@ class Target:
 
 
 def try_input(target: Target, data: bytes) -> bool:
-    """Whether an input is accepted; a refusal returns false.
+    """Return whether the target accepts an input; False for a refusal.
 
     Raises:
         Finding: the text of its refusal is too long. Every other error but a refusal is propagated.
@@ -58,13 +59,13 @@ def require(fact: bool, words: str) -> None:
 
 
 def read_corpus(name: str) -> list[bytes]:
-    """The inputs of a target, one per line in Python's notation of bytes."""
+    """Return the inputs of a target, stored one per line in Python's notation of bytes."""
     lines = (CORPUS / f"{name}.txt").read_text(encoding="ascii").splitlines()
     return [bytes(ast.literal_eval(line)) for line in lines]
 
 
 def write_corpus(name: str, inputs: Iterable[bytes]) -> int:
-    """Write these inputs, the first ones first, up to the limit; returns their number."""
+    """Write these inputs in order, up to the limit; returns the number of written inputs."""
     kept: list[str] = []
     size = 0
     for line in dict.fromkeys(map(repr, inputs)):

@@ -51,7 +51,7 @@ MAX_WAIT_S = Limits().max_wait_s
 
 
 def read_chat(data: bytes) -> None:
-    """A message of ``/api/chat``; the result is written and read again as the same."""
+    """Read a message of ``/api/chat``, write it, and require the same message when it is read again."""
     message = moshi.decode(data)
     require(moshi.decode(moshi.encode(message)) == message, f"{message!r:.200} is not read back")
     if isinstance(message, moshi.Event):
@@ -61,7 +61,7 @@ def read_chat(data: bytes) -> None:
 
 
 def read_resume(data: bytes) -> None:
-    """A resuming client's data, and a token as text."""
+    """Read a resuming client's data, and a token as text."""
     payload = data[1:]
     match data[:1]:
         case b"\x12":
@@ -76,7 +76,7 @@ def read_resume(data: bytes) -> None:
 
 
 def read_query(data: bytes) -> None:
-    """The queries of ``/api/chat`` and ``/api/tts_streaming``."""
+    """Read the queries of ``/api/chat`` and ``/api/tts_streaming``."""
     query = dict(parse_qsl(data.decode("utf-8", "replace"), keep_blank_values=True))
     request = parse_chat_query(query, defaults=DEFAULTS, max_wait_s=MAX_WAIT_S)
     parse_set({"parameters": asdict(request.parameters)}, DEFAULTS)
@@ -84,7 +84,7 @@ def read_query(data: bytes) -> None:
 
 
 def read_stt(data: bytes) -> None:
-    """Messages of ``/api/asr-streaming``, either way."""
+    """Read messages of ``/api/asr-streaming`` in both directions."""
     for decode in (kyutai.decode_client, kyutai.decode_server):
         try:
             message = decode(data)
@@ -98,7 +98,7 @@ def read_stt(data: bytes) -> None:
 
 
 def read_tts(data: bytes) -> None:
-    """Messages of ``/api/tts_streaming``, either way, and the body of a POST."""
+    """Read messages of ``/api/tts_streaming`` in both directions, and the body of a POST."""
     if data[:1] == b"{":
         kyutai_tts.parse_post(data)
         return
@@ -112,7 +112,7 @@ def read_tts(data: bytes) -> None:
 
 
 def read_live(data: bytes) -> None:
-    """An event of OpenAI Live, and the error that answers it."""
+    """Read an event of OpenAI Live, and encode the error that answers it."""
     try:
         event = live.decode(data.decode("utf-8", "replace"), has_text=True)
         if isinstance(event, live.Start | live.Update):
@@ -127,7 +127,7 @@ def read_live(data: bytes) -> None:
 
 
 def read_media_stream(data: bytes) -> None:
-    """A message of a telephone's media stream, and the answers once it has begun."""
+    """Read a message of a telephone's media stream, and the answers once the stream has begun."""
     event = media_streams.decode(data.decode("utf-8", "replace"))
     if isinstance(event, media_streams.StreamStart):
         media_streams.encode_media(event, b"\xff")
@@ -136,14 +136,14 @@ def read_media_stream(data: bytes) -> None:
 
 
 def read_asterisk(data: bytes) -> None:
-    """A control message of Asterisk's channel, and the answers once it has begun."""
+    """Read a control message of Asterisk's channel, and the answers once the channel has begun."""
     event = asterisk.decode(data.decode("utf-8", "replace"))
     if isinstance(event, asterisk.MediaStart):
         asterisk.encode(event, "MARK_MEDIA", "1 80")
 
 
 def read_json_speech(data: bytes) -> None:
-    """A message of the JSON speech dialect, and the WAV in it."""
+    """Read a message of the JSON speech dialect, and the WAV file in it."""
     message = json_speech.decode(data.decode("utf-8", "replace"))
     if isinstance(message, json_speech.SpeechAudio):
         decoder = WavDecoder(24_000)
@@ -153,13 +153,13 @@ def read_json_speech(data: bytes) -> None:
 
 
 def read_wyoming(data: bytes) -> None:
-    """Events of Wyoming on a TCP connection."""
+    """Read events of Wyoming on a TCP connection."""
     for each in _messages_of(data, wyoming.size_of):
         wyoming.decode(each)
 
 
 def read_audiosocket(data: bytes) -> None:
-    """Messages of AudioSocket on a TCP connection."""
+    """Read messages of AudioSocket on a TCP connection."""
     for each in _messages_of(data, audiosocket.size_of):
         audiosocket.decode(each)
 
@@ -182,7 +182,7 @@ def _messages_of(data: bytes, size_of: SizeOf) -> list[bytes]:
 
 
 def read_realtime(data: bytes) -> None:
-    """An event of OpenAI Realtime, the session after it, and the error that answers it."""
+    """Read an event of OpenAI Realtime, the session after it, and the error that answers it."""
     text = data.decode("utf-8", "replace")
     try:
         event = realtime.decode(text)
@@ -196,7 +196,7 @@ def read_realtime(data: bytes) -> None:
 
 
 def read_translation(data: bytes) -> None:
-    """An event of OpenAI's translation sessions, and the session after it."""
+    """Read an event of OpenAI's translation sessions, and the session after it."""
     event = translation.decode(data.decode("utf-8", "replace"))
     if isinstance(event, realtime.Update):
         session = translation.change(translation.TranslationSession("model"), event.session)
@@ -204,7 +204,7 @@ def read_translation(data: bytes) -> None:
 
 
 def read_unmute(data: bytes) -> None:
-    """An event of Unmute, the session after it, and the error that answers it."""
+    """Read an event of Unmute, the session after it, and the error that answers it."""
     try:
         event = unmute.decode(data.decode("utf-8", "replace"))
     except FieldError as error:
@@ -217,13 +217,14 @@ def read_unmute(data: bytes) -> None:
 
 
 def read_rest_json(data: bytes) -> None:
-    """The body of ``POST /v1/audio/speech``."""
+    """Read the body of ``POST /v1/audio/speech``."""
     order = parse_speech_request(data)
     require(bool(order.text.strip()), "a text without words")
 
 
 def read_form(data: bytes) -> None:
-    """A form of ``POST /v1/audio/transcriptions``: its first line is the Content-Type, the rest its body.
+    """Read a form of ``POST /v1/audio/transcriptions``: its first line is the Content-Type, the rest its
+    body.
 
     The parts do not depend on how a body is cut into pieces.
     """
@@ -264,13 +265,14 @@ def _add(found: list[tuple[str, bool, bytes]], piece: Piece) -> None:
 
 
 def read_sdp(data: bytes) -> None:
-    """An offer of WebRTC; what is kept of one is the same offer when it is read again."""
+    """Read a WebRTC offer, write the parts that are kept, and require the same offer when they are read
+    again."""
     offer = read_offer(data)
     require(read_offer(offer.text.encode()) == offer, "what is kept of an offer is another one")
 
 
 def read_headers(data: bytes) -> None:
-    """Headers that decide who may connect: one ``Name: value`` a line."""
+    """Read the headers that decide who may connect, one ``Name: value`` a line."""
     lines = [line.partition(":") for line in data.decode("latin-1").split("\n")]
     headers = {name.strip().title(): value.strip() for name, _, value in lines}
     host, origin = headers.get("Host"), headers.get("Origin")

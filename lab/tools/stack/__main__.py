@@ -34,7 +34,7 @@ measured."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run all steps; 1 if a step failed."""
+    """Run all steps; returns 1 if a step failed."""
     parser = argparse.ArgumentParser(prog="make stack", description="Build the images and run the stack.")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "stack", help="[%(default)s]")
     parser.add_argument("--again", action="store_true", help="run with the images of the last run")

@@ -1,4 +1,4 @@
-"""A bill of materials (SPDX 2.3) of an image: packages of Debian and of Python that it records."""
+"""A bill of materials (SPDX 2.3) of an image: the Debian and Python packages that the image records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ NO_TEXT = (
 
 @dataclass(frozen=True, order=True)
 class BillPackage:
-    """A package of Debian (``deb``) or Python (``pypi``), with the licence where it states one."""
+    """A Debian package (``deb``) or a Python package (``pypi``), with its licence if the package states
+    one."""
 
     kind: str
     name: str
@@ -34,13 +35,13 @@ class BillPackage:
 
     @property
     def url(self) -> str:
-        """Its package URL, with which scanners look up vulnerabilities."""
+        """The package URL, with which scanners look up vulnerabilities."""
         place = "deb/debian" if self.kind == "deb" else "pypi"
         return f"pkg:{place}/{quote(self.name)}@{quote(self.version)}"
 
 
 def packages(root: Path) -> list[BillPackage]:
-    """The installed packages in the file system of an image, in order."""
+    """Return the installed packages in the file system of an image, in order."""
     return sorted({*_debian(root), *_python(root)})
 
 
@@ -61,7 +62,7 @@ def _python(root: Path) -> Iterator[BillPackage]:
 
 
 def bill(image: str, found: list[BillPackage], epoch_s: int) -> dict[str, Any]:
-    """The document; the same packages at the same time make the same bytes."""
+    """Return the bill of materials; the same packages at the same time make the same bytes."""
     created = datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     names = {package: f"SPDXRef-{_letters(f'{package.kind}-{package.name}')}" for package in found}
     own = sorted({licence for package in found for licence in OWN_LICENCE.findall(package.licence)})
@@ -86,7 +87,7 @@ def bill(image: str, found: list[BillPackage], epoch_s: int) -> dict[str, Any]:
 
 
 def write(file: Path, document: dict[str, Any]) -> None:
-    """Write it as JSON."""
+    """Write a bill of materials as JSON."""
     file.write_text(json.dumps(document, indent=1) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""Calls through any server at a URL, by the probe, and their results in a line."""
+"""Calls through a server at any URL, made by the probe, and their results as a line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class HeldCalls:
-    """Calls that ran to their end."""
+    """The results of calls that ran to their end."""
 
     sessions: int
     answered: int

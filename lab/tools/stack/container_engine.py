@@ -1,4 +1,4 @@
-"""buildah, podman and podman-compose with separate storage: no container service is needed."""
+"""The programs buildah, podman and podman-compose with separate storage; no container service is needed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StackError(Exception):
 
 @dataclass(frozen=True)
 class ContainerEngine:
-    """Programs with their settings in ``work``; ``environment`` is their environment."""
+    """The container programs with their settings in ``work``; ``environment`` is their environment."""
 
     work: Path
     environment: Mapping[str, str]
@@ -78,11 +78,12 @@ class ContainerEngine:
         return done.stdout.strip()
 
     def podman(self, *arguments: str, timeout_s: float = 300.0) -> str:
-        """``podman ARGUMENTS``."""
+        """Run ``podman ARGUMENTS``; returns its output."""
         return self.run("podman", *arguments, timeout_s=timeout_s)
 
     def compose(self, *arguments: str, timeout_s: float = 300.0) -> str:
-        """``podman-compose ARGUMENTS`` on compose.yaml with deploy/debian.yaml, profile edge.
+        """Run ``podman-compose ARGUMENTS`` on compose.yaml with deploy/debian.yaml, profile edge; returns its
+        output.
 
         With patient.yaml a busy machine makes calls late, and loses none of their frames; with
         same_words.yaml a call has the same words whatever other calls there are.
@@ -102,7 +103,7 @@ class ContainerEngine:
 
 
 def prepare(work: Path, values: Mapping[str, str]) -> ContainerEngine:
-    """Write the settings and install the compose; ``values`` are the variables of compose.yaml.
+    """Write the settings and install podman-compose; ``values`` are the variables of compose.yaml.
 
     Raises:
         StackError: a program is missing, or this is not root.
@@ -131,7 +132,7 @@ def prepare(work: Path, values: Mapping[str, str]) -> ContainerEngine:
 
 
 def pip_settings(engine: ContainerEngine, left: Sequence[str] = ()) -> list[str]:
-    """Options of ``buildah bud`` that give a build the settings of pip except ``left``.
+    """Return options of ``buildah bud`` that give a build the settings of pip except ``left``.
 
     Empty mount points remain in the image.
     """
@@ -155,5 +156,5 @@ def pip_settings(engine: ContainerEngine, left: Sequence[str] = ()) -> list[str]
 
 
 def lines(text: str) -> Sequence[str]:
-    """The lines that are not empty."""
+    """Return the lines that are not empty."""
     return [line for line in text.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""The images: built, built again and compared, measured, and with a bill of materials each."""
+"""The images of the stack: built, built again and compared, measured, and with a bill of materials each."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ LARGE = (
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """One image: its build time, its content, and the differences of a second build (``None``: there was
-    none)."""
+    """One image: its build time, its content, and the files that differ in a second build (``None`` without a
+    second build)."""
 
     name: str
     build_s: float
@@ -72,7 +72,8 @@ class BuiltImage:
 
 
 def base(engine: ContainerEngine, epoch_s: int) -> float:
-    """Make Debian's base and Python on it, with the names of the published images; returns the seconds."""
+    """Make Debian's base image and the Python image on it, named as the published ones; returns the
+    seconds."""
     tar = engine.work / "base.tar"
     sources = "/etc/apt/sources.list.d/debian.sources"
     known = [sources] if Path(sources).exists() else []
@@ -87,7 +88,7 @@ def base(engine: ContainerEngine, epoch_s: int) -> float:
 def build_twice(
     engine: ContainerEngine, recipe: ImageRecipe, epoch_s: int, *, twice: bool = True
 ) -> BuiltImage:
-    """Build an image, describe it, and build it once more from scratch to compare."""
+    """Build an image, describe it, and with ``twice`` build it again from scratch to compare."""
     took_s = _build(engine, recipe, recipe.name, epoch_s)
     size, user, first_id = engine.podman(
         "image", "inspect", "--format", "{{.Size}} {{.Config.User}} {{.Id}}", recipe.name
@@ -124,7 +125,7 @@ def _build(engine: ContainerEngine, recipe: ImageRecipe, name: str, epoch_s: int
 
 @contextmanager
 def mounted(engine: ContainerEngine, name: str) -> Iterator[Path]:
-    """The file system of an image, read-only."""
+    """Mount the file system of an image read-only, and yield its path."""
     place = engine.podman("image", "mount", name)
     try:
         yield Path(place)
@@ -133,7 +134,8 @@ def mounted(engine: ContainerEngine, name: str) -> Iterator[Path]:
 
 
 def file_hashes(root: Path) -> Mapping[str, str]:
-    """Every path with its kind, mode, owner and the SHA-256 of its content; times are ignored."""
+    """Return for every path a text of its kind, mode, owner and the SHA-256 of its content; times are
+    ignored."""
     found: dict[str, str] = {}
     for folder, folders, files in os.walk(root):
         for name in (*folders, *files):
@@ -152,12 +154,12 @@ def file_hashes(root: Path) -> Mapping[str, str]:
 
 
 def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, ...]:
-    """The paths that only one of two file systems has, or that differ."""
+    """Return the paths that only one of two file systems has, or that differ."""
     return tuple(sorted(path for path in ours.keys() | theirs.keys() if ours.get(path) != theirs.get(path)))
 
 
 def room_for(work: Path, gigabytes: int) -> None:
-    """Refuse to begin if the disk would become full.
+    """Check that the disk has ``gigabytes`` free, before a build that could fill it.
 
     Raises:
         StackError: less space is free.

@@ -32,7 +32,7 @@ A call that is refused or fails, or a lost frame, ends the run.
 
 
 def page(built: Sequence[BuiltImage], lines: Sequence[str]) -> str:
-    """The page as Markdown."""
+    """Return the page of a run as Markdown."""
     parts = [
         HEAD.format(cpus=os.cpu_count(), kernel=platform.release().split("-")[0], load=os.getloadavg()[0])
     ]

@@ -1,4 +1,4 @@
-"""Workers in containers that shut down in turn, while calls continue at another one."""
+"""Workers in containers that shut down one after the other, while calls continue on another worker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMMAND_FRAMES = 150
 
 @dataclass
 class ContainerRoll:
-    """The workers of a service in containers, by name: the ids of the containers.
+    """The workers of a service in containers: the ids of the containers.
 
     With ``is_by_command`` a worker is drained by ``antiphon drain`` in a container, otherwise from here.
     """
@@ -58,7 +58,7 @@ class ContainerRoll:
             await asyncio.wait(away, return_when=asyncio.FIRST_COMPLETED)
 
     async def are_all_there(self) -> None:
-        """Wait until none is restarting."""
+        """Wait until no worker is restarting."""
         await asyncio.gather(*self.coming_back.values())
 
     def _is_up(self, name: str) -> bool:
@@ -89,7 +89,8 @@ class ContainerRoll:
 
 
 def hand_over(engine: ContainerEngine, url: str, secret: Path, model: str, calls: int) -> list[str]:
-    """The results of draining a worker with ``antiphon drain`` during a call, and of ``calls`` one by one.
+    """Drain a worker with ``antiphon drain`` during one call, then hand over ``calls`` calls one after the
+    other; returns the results as text.
 
     Raises:
         StackError: a call was lost, or its words differ from those of a call that stayed.

@@ -1,4 +1,4 @@
-"""The scenario of a stack: up, calls through the load balancer, a rolling restart, a kill, down."""
+"""The scenario of a stack: start it, call through the load balancer, restart workers, kill one, and stop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ CALL_S = 12.0
 
 @dataclass(frozen=True)
 class StackPlan:
-    """The workers' models, their shared secret, and the number of calls that are handed over."""
+    """The settings of the scenario: the workers' models, their shared secret, and the number of calls to hand
+    over."""
 
     backend: str
     secret: Path
@@ -72,7 +73,8 @@ def run(engine: ContainerEngine, steps: StackLog, plan: StackPlan) -> None:
 
 
 def first_answer(engine: ContainerEngine, image: str, folder: Path, *options: str) -> tuple[float, float]:
-    """Seconds from ``podman run`` of a hardened container to ready, and to the first sound of a call.
+    """Measure the seconds from ``podman run`` of a hardened container to ready, and to the first sound of a
+    call.
 
     ``options`` are those of ``antiphon serve``.
     """
