@@ -95,7 +95,7 @@ class Settings:
     """share of the batches drawn from stretches encoded whole, if there are any"""
     first_share: float = 0.5
     """share of the composed passages from the first folder of segments, if there are several"""
-    remembered: float = 2.0
+    remembered: float = 1.0
     """weight of the distance from what the start writes for these passages, with --remember"""
     judge_every_steps: int = 500
     seed: int = 6
@@ -399,6 +399,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=RATE, help="peak learning rate [%(default)s]")
     add_arguments(parser, steps=SCHEDULE.total_steps)
     options = parser.parse_args(argv)
+    if options.remember and not options.start:
+        parser.error("--remember keeps to a recogniser: name its folder with --start")
     torch.set_num_threads(options.threads)
     trainer = Trainer(
         Settings(),

@@ -354,6 +354,16 @@ def test_only_what_the_start_writes_for_known_passages_is_remembered() -> None:
         assert forgotten(other, [True, True]) == pytest.approx(sum(each))
 
 
+def test_there_is_nothing_to_remember_without_a_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needed = ("--segments", "--times", "--test", "--test-times", "--codec", "--out")
+    arguments = [part for name in needed for part in (name, str(tmp_path))]
+    with pytest.raises(SystemExit):
+        listener_module.main([*arguments, "--remember"])
+    assert "--remember keeps to a recogniser: name its folder with --start" in capsys.readouterr().err
+
+
 @pytest.fixture
 def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is hidden from a model in training."""
