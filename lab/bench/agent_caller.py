@@ -44,7 +44,7 @@ class CallError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and its sound from the first loud block to the last, float32 ``[samples]``."""
+    """A question: its words, and its sound from the first loud block to the last, float32 ``[samples]``."""
 
     words: str
     pcm: FloatArray

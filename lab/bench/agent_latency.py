@@ -71,10 +71,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One question, times in ms. ``wait`` is the time from the decision to the first sound; ``flush``,
-    ``text`` and ``speech`` are its parts, and ``audible`` is the time from the decision to the first audible
-    sound. ``cuts``: ends of turn that the server detected within the question.
-    """
+    """The latencies of one question in ms. ``wait`` is the time from the decision to the first sound;
+    ``flush``, ``text`` and ``speech`` are its parts, and ``audible`` is the time from the decision to the
+    first audible sound. ``cuts`` is the number of ends of turn that the server detected within the
+    question."""
 
     decision: float
     flush: float

@@ -121,7 +121,8 @@ def serving(folder: Path, front_ends: int, tree: Path | None, *, tls: bool) -> I
 
 
 async def newcomers(url: str, end_s: float) -> list[float]:
-    """Measure, twice a second, the milliseconds from a new caller's connection to its first reply."""
+    """Measure, twice a second, the milliseconds from a new client's connection to the answer of
+    ``/healthz``."""
     took_ms = []
     while asyncio.get_running_loop().time() < end_s:
         begun_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""Runs several versions of the server under the same load, alternating: the cost and the capacity of each.
+"""Measures the cost and the capacity of several versions of the server under the same load, alternately.
 
     python -m lab.bench.by_turns old=/elsewhere/.venv/bin/antiphon new=.venv/bin/antiphon
     python -m lab.bench.by_turns old=... new=... --sessions 32 --rounds 9     latency at one load
@@ -37,7 +37,7 @@ SERVE: Final = "--backend null --null-step-ms 5 --slots 1024"
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load of every version."""
+    """The load that every version serves, and the limits of the search."""
 
     serve: tuple[str, ...]
     audio_format: str

@@ -1,4 +1,4 @@
-"""Measures the memory that calls leave in the server: thousands of short ones, and the size after each batch.
+"""Measures the memory that the server keeps after thousands of short calls, by its size after each batch.
 
     python -m lab.bench.call_memory [KIND...] [--calls N] [--batches N] [--front-ends N]
 

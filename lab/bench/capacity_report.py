@@ -1,4 +1,4 @@
-"""The results of ``lab.bench.server_capacity`` as text and as a figure."""
+"""Writes the results of ``lab.bench.server_capacity`` as text and as a figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Capacity as arithmetic: the criteria for holding a load, and the search for the largest one. No I/O."""
+"""The arithmetic of capacity: the criteria for holding a load, and the search for the largest load. No I/O.
+No I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ STEP_DOWN = 0.95
 
 
 def faults(report: Values, *, full_load_s: float, message_ms: float) -> list[str]:
-    """The reasons why a probe's report does not prove capacity; empty if it does.
+    """Return the reasons why a probe's report does not prove capacity; empty if it does.
 
     Capacity requires that every session is answered at a random phase in real time, with 0 lost frames, no
     growing backlog, and a p99 frame latency under 80 ms, with all sessions at once for ``full_load_s``, from
@@ -51,7 +52,8 @@ def faults(report: Values, *, full_load_s: float, message_ms: float) -> list[str
 
 
 def speech_faults(report: Values, *, full_load_s: float) -> list[str]:
-    """The reasons why a probe's report of simultaneous texts does not prove capacity; empty if it does.
+    """Return the reasons why a probe's report of simultaneous texts does not prove capacity; empty if it
+    does.
 
     Every session must be admitted, get speech for ``full_load_s``, and keep a player with a buffer of
     80 ms from running empty, so that each frame arrives in real time.
@@ -72,7 +74,7 @@ def speech_faults(report: Values, *, full_load_s: float) -> list[str]:
 
 
 def search_largest(holds: Callable[[int], bool], *, start: int, limit: int, tolerance: float = 0.04) -> int:
-    """The largest load that holds, up to ``limit``: doubled from ``start``, then searched by halving.
+    """Return the largest load that holds, up to ``limit``: doubled from ``start``, then searched by halving.
 
     It stops when the next larger failing load is within ``tolerance``, or one above; 0 if none holds.
     """
@@ -94,7 +96,7 @@ def search_largest(holds: Callable[[int], bool], *, start: int, limit: int, tole
 
 
 def confirm_largest(holds: Callable[[int, int], bool], *, found: int, runs: int) -> int:
-    """The largest load, at most ``found``, that holds in all of ``runs`` runs; 0 if none does."""
+    """Return the largest load, at most ``found``, that holds in all of ``runs`` runs; 0 if none does."""
     sessions = found
     while sessions > 0 and not all(holds(sessions, run) for run in range(runs)):
         sessions = min(sessions - 1, int(sessions * STEP_DOWN))

@@ -1,4 +1,4 @@
-"""Measures the cost of Opus: one 80 ms frame encoded and decoded.
+"""Measures the cost of Opus, by encoding and decoding frames of 80 ms.
 
     python -m lab.bench.codec_cost
 

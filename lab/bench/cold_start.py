@@ -50,7 +50,8 @@ LARGEST = 8
 
 
 def install(folder: Path) -> Path:
-    """Install the base package into a virtual environment, unless it exists; returns its folder of packages.
+    """Install the base package into a virtual environment, unless it exists; returns the folder of its
+    packages.
 
     Raises:
         BenchError: pip failed; with the end of its output.
@@ -78,7 +79,7 @@ INSTALLERS = frozenset({"pip", "setuptools"})
 
 
 def installed_bytes(site: Path) -> dict[str, int]:
-    """Bytes of the files of each distribution in ``site``, by name, without installers."""
+    """Return the bytes of the files of each distribution in ``site``, by name, without installers."""
     sizes = {}
     for found in metadata.distributions(path=[str(site)]):
         name = found.metadata["Name"]

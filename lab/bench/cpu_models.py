@@ -1,5 +1,5 @@
-"""Measures Mimi and an stt-1b language model on a CPU: upstream and this project (torch, ONNX), alternating,
-and a call of an hour.
+"""Measures Mimi and an stt-1b language model on a CPU, upstream's and ours (torch, ONNX) alternately, and a
+call of an hour.
 
     python -m lab.bench.cpu_models                      Mimi and the LM, torch and ONNX, batch 1, 4 and 8
     python -m lab.bench.cpu_models --only hour          60 minutes of one call, as fast as it goes

@@ -62,8 +62,8 @@ class Cost:
 
 
 class Owner:
-    """The thread that writes frames and reads replies, for sessions at random phases, in the order of the
-    phases."""
+    """The thread of the sessions' owner, which writes frames and reads replies at random phases, in their
+    order."""
 
     def __init__(self, engine: Engine, sessions: int, bell: Wake, turn_s: float | None) -> None:
         """Own this number of sessions, which begin to send at once."""

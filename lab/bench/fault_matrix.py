@@ -1,4 +1,4 @@
-"""Measures the effect of each fault on callers, in frames and milliseconds, and the recovery.
+"""Measures the effect of each fault on callers, in frames and milliseconds, and the time of the recovery.
 
     python -m lab.bench.fault_matrix [FAULT...] [--calls N] [--seconds S] [--write]
 

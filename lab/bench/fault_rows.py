@@ -1,4 +1,4 @@
-"""The faults of the matrix: the injection, the server's options, and further counts in addition to the calls.
+"""The faults of the matrix: for each its injection, its server options, and its further counts.
 
 Faults with a name in LiveKit's simulated scenarios have that name.
 """
@@ -232,7 +232,7 @@ async def _slow_writers(scene: Scene) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One row of the matrix: ``inject`` runs three seconds into the calls of a server with ``options``.
+    """One fault of the matrix; ``inject`` runs three seconds into the calls of a server with ``options``.
 
     ``comes`` waits for a fault that occurs automatically, and ``after`` checks the server when the calls are
     over. ``delay_s`` puts a proxy in front of it.

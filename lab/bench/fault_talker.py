@@ -62,7 +62,7 @@ class Fate:
 
 @dataclass
 class Talker:
-    """One call of a number of frames to a server of the null backend's codec."""
+    """A caller that makes one call of ``frames`` frames to a server of the null backend's codec."""
 
     http: aiohttp.ClientSession
     url: str

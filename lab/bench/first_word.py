@@ -1,4 +1,4 @@
-"""Measures a recogniser's transcript of speech that begins with the audio, by the silence before it.
+"""Measures a recogniser's transcripts of speech, by the length of the silence before the speech.
 
 Usage: make bench BENCH=first_word, with espeak-ng, flite and festival (festvox-kallpc16k) installed.
 

@@ -33,7 +33,7 @@ LOOK_S: Final = 0.1
 
 
 class Talkers:
-    """Calls at random phases; ``frames`` has (send time, latency in seconds) of each answer."""
+    """Callers at random phases; ``frames`` has (send time, latency in seconds) of each answer."""
 
     def __init__(self, url: str, count: int) -> None:
         self._url, self._count = url, count

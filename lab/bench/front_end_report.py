@@ -1,4 +1,5 @@
-"""The results of ``lab.bench.front_ends`` as text and as a figure, and estimates for larger machines."""
+"""Writes the results of ``lab.bench.front_ends`` as text and as a figure, with estimates for larger
+machines."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ ROWS: Final = 2000
 
 @dataclass(frozen=True, slots=True)
 class CpuTime:
-    """CPU milliseconds of a session and frame, in a front end and in the engine's process.
+    """The CPU milliseconds of one session for each frame, in a front end and in the engine's process.
 
     ``busy`` is the share of one core that a front end used at the largest load that it held.
     """

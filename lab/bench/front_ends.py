@@ -1,5 +1,5 @@
-"""Measures the effect of front ends: p99 by sessions, a burst of connections, a temporary overload, CPU, and
-scale.
+"""Measures the effect of front ends: p99 by sessions, a burst of connections, a temporary overload, CPU time,
+and larger numbers of rows.
 
     python -m lab.bench.front_ends                      about forty minutes on two quiet cores
     python -m lab.bench.front_ends --quick              a minute, to see that it works

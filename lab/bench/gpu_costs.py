@@ -1,5 +1,4 @@
-"""The computed time of a tick of the published sizes on a GPU, stage by stage, for comparison with each
-measurement.
+"""Computes the time of a tick of the published sizes on a GPU, by stage, for comparison with measurements.
 
 The arithmetic is the server's (``antiphon.models.costs``), with a model's exact bytes and counted launches.
 All values are computed, from constants fitted to an H100 (``GpuCard.is_measured``); ``lab.bench.gpu_fit``
@@ -73,7 +72,7 @@ def tick_ms(costs: Mapping[str, StageCost], card: GpuCard) -> float:
 
 
 def work_of(size: Size, form: Form) -> TickWork:
-    """The work of a tick of the model ``size`` on a GPU, computed from its shapes only."""
+    """Compute the work of a tick of the model ``size`` on a GPU, from its shapes only."""
     cost, lm = reads(size, form), size.lm
     return TickWork(
         weights_bytes=cost.weights_bytes,

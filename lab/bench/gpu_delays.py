@@ -1,5 +1,5 @@
-"""The step "delays" of ``lab.bench.gpu_session``: the host's part of a tick, to find what makes some ticks
-late."""
+"""The step "delays" of ``lab.bench.gpu_session``, which times the host's part of a tick to explain late
+ticks."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FILLS = ("full", "half", "empty")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Median milliseconds of each stage and of the whole tick, rings full, half full and empty.
+    """The median milliseconds of each stage and of the whole tick, with full, half full and empty rings.
 
     ``is_fitted``: constants are fitted to it; other points only check them.
     """

@@ -1,4 +1,4 @@
-"""The machine code of every launch of a tick: its resources on a GPU, and whether these are within limits.
+"""Compiles the machine code of every launch of a tick, and compares its resources with a GPU's limits.
 
     python -m lab.bench.gpu_kernels                                 moshi-7b for compute capability 9.0
     python -m lab.bench.gpu_kernels --model stt-1b tts-1.6b --capability 80 89 100 120

@@ -37,7 +37,7 @@ _STEP = re.compile(r"^depformer\.(?:layers\.\d+\.(?:in_projs|out_projs|gating)|(
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A model's shape: its language model's published arguments, Mimi's, and its kind."""
+    """The shape of a model: the published arguments of its language model and of its Mimi, and its kind."""
 
     name: str
     kind: PipelineKind
@@ -73,7 +73,8 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Minimum bytes read in a tick: ``weights_bytes`` once, ``row_bytes`` for a row of full context.
+    """The minimum bytes that a tick reads: ``weights_bytes`` once, and ``row_bytes`` for each row of full
+    context.
 
     ``state_bytes`` is the memory of a row, ``resident_bytes`` that of all weights.
     """

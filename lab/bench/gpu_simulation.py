@@ -82,7 +82,8 @@ def calls_within(size: Size, form: Form, card: GpuCard, limit_ms: float) -> int:
 
 
 def form_lines(forms: Sequence[Form], cards: Sequence[GpuCard] = CARDS) -> Iterator[str]:
-    """Yield a line for each form of Moshi 7B: the tick of one call, and the number of calls of each GPU."""
+    """Yield a line for each GPU with, for each form of Moshi 7B, the tick of one call and the numbers of
+    calls."""
     size = published_sizes()["moshi-7b"]
     for card in cards:
         cells = []

@@ -1,4 +1,4 @@
-"""The launches of a tick of a published size on a GPU, traced on fake CUDA tensors: no GPU is needed."""
+"""Traces the launches of a tick of a published size on a GPU, with fake CUDA tensors: no GPU is needed."""
 
 from __future__ import annotations
 

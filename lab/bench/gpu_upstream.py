@@ -1,4 +1,5 @@
-"""Upstream's own loop, ``MimiModel`` and ``LMGen``, as a tick that can be timed; moshi is imported late."""
+"""Runs upstream's own loop, ``MimiModel`` and ``LMGen``, as a tick that can be timed; moshi is imported
+late."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def shown(name: str, values: list[float]) -> str:
 
 
 def went_on(spoken: Spoken) -> bool:
-    """Whether a call moved, and was resumed at its new worker."""
+    """Return whether a call moved and was resumed at its new worker."""
     thread = spoken.thread
     return thread.moves > 0 and thread.resumptions > 0 and not thread.reason
 

@@ -1,5 +1,5 @@
-"""Simulates calls that share pages of keys and values while new callers always wait: the number of calls, and
-of evicted ones.
+"""Simulates calls that share pages of keys and values while new callers always wait, and counts the calls and
+the evicted calls.
 
     python -m lab.bench.kv_pages        Moshi 7B in INT8 on an H100, by overcommit and mean length of a call
 

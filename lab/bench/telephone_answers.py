@@ -47,7 +47,7 @@ def as_heard(utterance: Utterance, *, telephone: bool) -> FloatArray:
 
 
 def measure(questions: Path, per_intent: int) -> Values:
-    """Measure the share of correct answers, at 24 kHz and by telephone."""
+    """Count the questions, and the correct answers at 24 kHz and by telephone."""
     talker = Talker("tiny", "onnx", ROWS)
     asked = balanced(held_out_questions(questions), per_intent)
     right = {}

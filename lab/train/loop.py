@@ -1,4 +1,4 @@
-"""Common parts of all trainers: the schedule, the optimiser's state, the log, saving and stopping."""
+"""Common parts of all trainers: the schedule, the optimiser's state, the log, saving, and stopping."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Schedule:
 
 
 class Trainee(Protocol):
-    """The object that :func:`run` trains."""
+    """A model in training, as :func:`run` trains it."""
 
     out: Path
 

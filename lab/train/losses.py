@@ -32,7 +32,7 @@ class SpectralLoss(nn.Module):
             self.register_buffer(f"window_{bins}", torch.hann_window(bins))
 
     def forward(self, decoded: Tensor, target: Tensor) -> Tensor:
-        """The scalar loss of ``decoded`` compared with ``target``, both ``[B, samples]``."""
+        """Return the scalar loss of ``decoded`` compared with ``target``, both ``[B, samples]``."""
         total = decoded.new_zeros(())
         for bins, _ in self.resolutions:
             window, mel = self.get_buffer(f"window_{bins}"), self.get_buffer(f"mel_{bins}")

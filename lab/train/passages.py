@@ -43,7 +43,7 @@ SILENT: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A question with the frames of its segment in which its words start; a line outside the domain has no
+    """A line: a question, and the frames of its segment in which its words start; outside the domain no
     starts."""
 
     segment: Segment

@@ -122,7 +122,8 @@ def recognise(clips: Sequence[NDArray[np.float32]], grammar: str | None = None) 
 
 
 def word_errors(said: str, heard: str) -> int:
-    """The number of words to insert, delete or replace to turn one sentence into the other (Levenshtein)."""
+    """Return the number of words to insert, delete or replace to turn one sentence into the other
+    (Levenshtein)."""
     target, row = heard.split(), list(range(len(heard.split()) + 1))
     for i, word in enumerate(said.split(), 1):
         diagonal, row[0] = row[0], i

@@ -20,8 +20,8 @@ def shards_in(folder: Path) -> list[Path]:
 
 
 def copies_of(folder: Path, copies: int) -> list[tuple[int, str, Path]]:
-    """The seed, the file name and the source of each copy of a folder's shards; the first have the sources'
-    names."""
+    """Return the seed, the file name and the source of each copy of a folder's shards; the first copies have
+    the sources' names."""
     return [
         (COPY * copy + seed, f"{COPY * copy + int(source.stem):04d}.npz", source)
         for copy in range(copies)

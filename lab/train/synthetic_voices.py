@@ -129,7 +129,7 @@ OTHER_LANGUAGES = ("fr-fr", "de", "es", "it", "pl", "pt", "nl", "sv", "ru", "hi"
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """One way of speaking.
+    """A synthetic voice with its speed, its pitch and its modifications.
 
     ``program`` is espeak-ng, flite, festival, rhvoice, pico or freetts; ``pitch`` is 0 to 99, with 50 for its
     own. ``bending`` is a name of lab.train.bendings, only in tests; "" leaves the voice unchanged.

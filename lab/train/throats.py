@@ -20,7 +20,7 @@ MOST_FALL: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Throat:
-    """Another speaker's throat and pace.
+    """Another speaker's throat and pace, by which a recording is changed.
 
     Formants, the range of the pitch and the duration are multiplied; the pitch gets another median.
     """

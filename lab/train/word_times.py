@@ -147,12 +147,12 @@ def _phones(voice: Voice, text: str, wav: Path) -> list[tuple[str, float]]:
 
 
 def as_encoded(spoken: Sequence[Spoken], seed: int) -> list[Spoken]:
-    """The times of a shard's utterances in the order of their segments with this seed."""
+    """Return the word times of a shard's utterances in the order of the segments that ``seed`` gives."""
     return [spoken[index] for scene in encoding_order(len(spoken), seed) for index in scene]
 
 
 def as_spoken(times: Sequence[Spoken], seed: int) -> list[Spoken]:
-    """The times of segments with this seed in the order of the shard's utterances."""
+    """Return the word times of segments with this ``seed`` in the order of the shard's utterances."""
     order = [index for scene in encoding_order(len(times), seed) for index in scene]
     return [one for _, one in sorted(zip(order, times, strict=True), key=lambda pair: pair[0])]
 
