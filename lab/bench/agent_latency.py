@@ -1,4 +1,4 @@
-"""Measure the latency of a voice agent, and how often it takes a pause of its caller for the end of a turn.
+"""Measure the latency of a voice agent, and how often it mistakes a caller's pause for the end of a turn.
 
     python -m lab.bench.agent_latency                       1 and 8 calls, a text model that answers at once
     python -m lab.bench.agent_latency --pause-ms 400        each question holds a pause

@@ -163,7 +163,7 @@ def _serve(command: str, options: Sequence[str]) -> Callable[[int], list[str]]:
 
 
 def line(found: Values) -> str:
-    """Return one run as text."""
+    """Return the results of one run as a line of text."""
     state = "; ".join(found["faults"]) or "held"
     p99 = "unknown" if found["p99_ms"] is None else f"{found['p99_ms']:.1f} ms"
     return (

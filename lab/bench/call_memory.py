@@ -117,7 +117,7 @@ KINDS: Final[dict[str, Call]] = {
 
 
 async def batch(call: Call, url: str, calls: int, seed: int) -> int:
-    """Run ``calls`` calls, some at a time; returns how many of them the server or the network ended."""
+    """Run ``calls`` calls, a few at a time; returns how many of them the server or the network ended."""
     failed = 0
     left = iter(range(calls))
 

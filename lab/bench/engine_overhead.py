@@ -62,8 +62,8 @@ class Cost:
 
 
 class Owner:
-    """The thread of the sessions' owner, which writes frames and reads replies at random phases, in their
-    order."""
+    """The thread that owns the sessions: it writes frames and reads replies at the random phase of each
+    session."""
 
     def __init__(self, engine: Engine, sessions: int, bell: Wake, turn_s: float | None) -> None:
         """Own this number of sessions, which begin to send at once."""

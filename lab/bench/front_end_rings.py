@@ -51,7 +51,7 @@ CLOSE_S: Final = 0.5
 
 
 class NullRecogniser:
-    """A backend of recogniser rows without a model: a step sleeps, and every row outputs its next token."""
+    """A recogniser backend without a model: a step sleeps, and every row outputs its next token."""
 
     def __init__(self, slots: int, step_s: float) -> None:
         """``slots`` rows of the shapes of :data:`MODEL`."""

@@ -154,7 +154,7 @@ def run_step(words: Sequence[str], limit_s: float, log: Path, out: Path) -> dict
 
 
 def parity_of(results: dict[str, Any]) -> str:
-    """Return the mark of a step: whether kernels compute the same as a CPU, as far as known."""
+    """Return whether kernels and a CPU agree, by the step "parity": "same", "differs" or "unknown"."""
     found = next((one for words, one in results.items() if "--step parity" in words), None)
     if found is None or "result" not in found:
         return "unknown"

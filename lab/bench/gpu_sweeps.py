@@ -69,7 +69,8 @@ def attention(task: Task) -> Values:
 
 
 def products(task: Task) -> Values:
-    """Time the products of a layer by rows, in microseconds: ours, INT4's, other tiles, torch's, bfloat16's.
+    """Time the products of a layer at each number of rows, in microseconds: ours, INT4's, torch's,
+    bfloat16's, and ours with other tiles.
 
     A batch above 1: of that number of rows only.
     """

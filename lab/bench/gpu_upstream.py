@@ -19,8 +19,8 @@ Tick: TypeAlias = Callable[[], dict[str, float]]
 
 
 def upstream_tick(size: Size, form: Form, batch: int, device: torch.device) -> AbstractContextManager[Tick]:
-    """Yield a tick of upstream's loop over ``batch`` rows, with a wait of the host after every stage; it
-    streams within the block.
+    """Yield a function that runs a tick of upstream's loop over ``batch`` rows; the host waits after every
+    stage, and upstream streams until the block ends.
 
     Raises:
         ImportError: moshi is not installed.

@@ -203,7 +203,7 @@ class Results:
                 tell(f"{key}: other processes took {cores:.2f} cores; it is measured again")
 
     def attempt(self, key: str, run: Callable[[], Values]) -> Values:
-        """Return the result of ``run``, or the stored result of this key."""
+        """Return the result stored under ``key``, or run ``run`` and store its result."""
         attempts: Values = self.values["attempts"]
         if key not in attempts:
             others = self._neighbours()

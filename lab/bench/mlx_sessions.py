@@ -41,7 +41,7 @@ encode."""
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """A chip, its published memory bandwidth, and its largest memory."""
+    """A chip: its published memory bandwidth, and its largest memory."""
 
     name: str
     gb_per_s: float
@@ -59,8 +59,8 @@ CHIPS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Bytes that a tick reads and that a machine stores: once for the weights, and for each session of full
-    context."""
+    """The bytes that a tick reads and that a machine stores: once for all sessions, and for each session of
+    full context."""
 
     weights_read: float
     weights_held: float

@@ -47,8 +47,8 @@ TEXT: Final = "One two three four five, six seven eight nine ten, and all the ot
 
 
 def measure_rows(backend: PocketBackend, callers: int, frames: int) -> Values:
-    """Time frames of ``callers`` callers, alternately with one row after the other and with all rows
-    together; also returns how far the sounds of the two ways differ."""
+    """Time frames of ``callers`` callers, row by row and all rows together, alternately; also returns how far
+    the sounds of the two ways differ."""
     rows, times = range(callers), {"apart": list[float](), "together": list[float]()}
     advance = backend.executor.advance
     begin(backend, rows)

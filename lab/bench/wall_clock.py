@@ -16,7 +16,7 @@ SHIFT: Final = "wall-clock-shift"
 
 
 def with_wall_clock(folder: Path) -> dict[str, str]:
-    """Return the environment of processes whose wall clock :func:`shift_wall_clock` moves; needs a C
+    """Return environment variables for processes whose wall clock :func:`shift_wall_clock` moves; needs a C
     compiler."""
     library, shift = folder / "wall_clock.so", folder / SHIFT
     subprocess.run(("cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE)), check=True)

@@ -90,8 +90,8 @@ def at_a_pace(segment: Segment, rng: np.random.Generator) -> Segment:
 
 
 class Composer:
-    """A source of random dialogues of ``frames`` frames, composed from scenes. ``recited`` are sentences,
-    each with the first word of its known end.
+    """A source of random dialogues of ``frames`` frames, composed from scenes. ``recited`` are pairs of a
+    sentence and the position of the first word of its known end.
 
     A recited sentence has its known end from that word on: in "a cow says moo" from the fourth.
     """

@@ -45,8 +45,8 @@ class Marks:
 
 
 def marks(said: Sequence[Told], told: Sequence[Told]) -> Marks:
-    """Compare the spoken words with the transcribed words; starts are compared for words that both have in
-    the same order."""
+    """Compare transcripts with the spoken words; starts are compared for the words that are equal and in the
+    same order."""
     silent = [not heard for true, heard in zip(said, told, strict=True) if not true]
     pairs = [(true, heard) for true, heard in zip(said, told, strict=True) if true]
     said, told = [true for true, _ in pairs], [heard for _, heard in pairs]

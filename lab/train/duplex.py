@@ -64,8 +64,8 @@ def turn_taking(heard: Heard) -> dict[str, Any]:
 
 
 def pause_handling(heard: Heard) -> dict[str, Any]:
-    """Measure replies before the end of the other's turn by the length of the pause, and answers right after
-    the turn."""
+    """Measure, by the length of a pause, the replies that begin before the turn ends, and the answers right
+    after it."""
 
     def share(some: Heard) -> float:
         took = [Speech.between(reply, 0.0, track.end_s).is_take_over for track, reply in some]

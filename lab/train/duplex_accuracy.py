@@ -20,7 +20,8 @@ AFTER_FRAMES = 60
 
 
 def hear(lm: Any, segments: Sequence[Segment], strips: Sequence[CodeArray]) -> list[list[int]]:
-    """Return the word tokens of a talker's answer to each question; each question has a background strip."""
+    """Return the word tokens of a talker's answer to each question; the input has a background strip for
+    each."""
     frames = BEFORE_FRAMES + max(segment.codes.shape[1] for segment in segments) + AFTER_FRAMES
     user = np.stack([np.take(strip, np.arange(frames), axis=1, mode="wrap") for strip in strips])
     for row, segment in enumerate(segments):

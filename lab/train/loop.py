@@ -227,7 +227,7 @@ class Course:
         part.replace(self._path)
 
     def is_best(self, score: float) -> bool:
-        """Return whether no earlier score was higher; the score then becomes the best."""
+        """Return whether no earlier score was higher; if so, store it as the best score."""
         if score < self.best:
             return False
         self.best = score

@@ -44,7 +44,7 @@ HIBARI_DURATIONS: Final = "/Clip_output_0"
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The folder that this program fills, and the paths of its parts.
+    """The folder to which this program downloads the material, and the paths of its parts.
 
     Raises:
         SystemExit: the requested part is missing.

@@ -163,7 +163,8 @@ def _rng(seed: int) -> np.random.Generator:
 
 
 def encoding_order(count: int, seed: int) -> list[list[int]]:
-    """Return for each scene the positions of its utterances among the ``count`` of a shard, in order."""
+    """Return for each scene the indices of its utterances among the ``count`` utterances of a shard, in
+    order."""
     order = [int(index) for index in _rng(seed).permutation(count)]
     return [order[first : first + GROUP] for first in range(0, count, GROUP)]
 

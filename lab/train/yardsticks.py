@@ -114,7 +114,7 @@ def alone(one: Utterance, lead_s: float = LEAD_S, listen_s: float = LISTEN_S) ->
 
 
 def ask(talker: Talker, sets: Sets, ear: Ear) -> dict[str, Any]:
-    """Score the answers of a talker on all sets."""
+    """Measure the answers of a talker on all sets."""
 
     def said(some: Sequence[Utterance], lead_s: float = LEAD_S) -> list[Reply]:
         return talker.listen([alone(one, lead_s) for one in some])
