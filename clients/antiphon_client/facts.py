@@ -151,7 +151,7 @@ async def ask_models(
 
 
 def cannot_connect(address: ServerAddress, error: Exception) -> SessionError:
-    """The error for a failed connection, with its cause and the command to run."""
+    """The error for a failed connection, with its cause and a remedy."""
     other = replace(address, is_secure=not address.is_secure).http
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return SessionError(

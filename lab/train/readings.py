@@ -122,8 +122,9 @@ def words_in_frames(answer: Answer) -> list[FloatArray]:
 
 
 class Texts:
-    """A source of random sentences: answers, and random words of the domain; or the first answers and their
-    words."""
+    """A source of random sentences: answers of the domain, and sequences of its words. With ``most_answers``,
+    only the first answers and their words are used.
+    """
 
     def __init__(self, most_answers: int | None = None) -> None:
         domain = Domain()

@@ -1,4 +1,6 @@
-"""The text stream of a spoken text, made by the state machine of the server's texts."""
+"""The text stream that trains a synthesiser to speak a text, made by the server's
+:class:`antiphon.models.script.Script`.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,9 @@ def many_times(settings: Settings, rows: int) -> Settings:
 
 
 def recitable(domain: Domain) -> list[tuple[str, int]]:
-    """Return the answers whose end is to be memorised, each with the start of that end."""
+    """Return the answers whose last words are to be memorised, each with the index of the first of these
+    words.
+    """
     return [
         (fact.answer, 2 if intent == "count" else len(fact.answer.split()) - 1)
         for intent in ("count", "colour", "sound", "next")

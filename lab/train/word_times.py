@@ -152,7 +152,9 @@ def as_encoded(spoken: Sequence[Spoken], seed: int) -> list[Spoken]:
 
 
 def as_spoken(times: Sequence[Spoken], seed: int) -> list[Spoken]:
-    """Return the word times of segments with this ``seed`` in the order of the shard's utterances."""
+    """Reverse :func:`as_encoded`: return ``times``, which are in the order that ``seed`` gives, in the order
+    of the shard's utterances.
+    """
     order = [index for scene in encoding_order(len(times), seed) for index in scene]
     return [one for _, one in sorted(zip(order, times, strict=True), key=lambda pair: pair[0])]
 

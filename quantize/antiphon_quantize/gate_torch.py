@@ -129,7 +129,8 @@ TEXTS: Final = (
 
 
 class TtsEvalModel(TorchEvalModel):
-    """An :class:`antiphon_quantize.gate_subject.EvalModel` without audio input that speaks :data:`TEXTS`."""
+    """An :class:`antiphon_quantize.gate_subject.EvalModel` that speaks :data:`TEXTS` and has no audio input.
+    """
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         """Take ownership of a new backend of ``checkpoint``.

@@ -341,7 +341,7 @@ class Rows:
             self.events.append(RowBegun(lease))
 
     def used(self, lease: int) -> FramesUsed:
-        """The usage of a call so far; a reply that is replayed does not count as given."""
+        """The numbers of a call's frames and replies so far; a reply that is sent again counts once."""
         self.arena.read_client_counters()
         counts = self.arena.caller
         return FramesUsed(int(counts.written[lease]), int(counts.given[lease]))

@@ -97,7 +97,9 @@ class TickRule:
         return self.load.slowdown(calls, self.frame_s, threads=self.threads, models=self.models)
 
     def calls(self, ticks: Sequence[TickTime], at_most: int) -> int:
-        """The most calls, from measured ticks of ascending row counts; at least 1."""
+        """The largest number of calls that are answered in time, 1 to ``at_most``, from measured ticks of
+        ascending row counts.
+        """
         return next((calls for calls in range(at_most, 1, -1) if calls <= self._answered(ticks, calls)), 1)
 
     def _answered(self, ticks: Sequence[TickTime], calls: int) -> int:

@@ -97,8 +97,8 @@ def cannot_listen(host: str, port: int, error: OSError, option: str = "--port") 
 
 
 def is_own(address: str) -> bool:
-    """Whether an address, or the network of an IPv6 address, belongs to this machine. An address "" counts as
-    belonging.
+    """Whether an address is a loopback address, or an IPv6 network contains ``::1``. An address "" counts as
+    loopback.
     """
     if not address:
         return True

@@ -88,8 +88,7 @@ class LoopLag:
 
 
 class Reading:
-    """Reads texts piece by piece: in one iteration of the event loop fewer than two pieces of ``PIECE_WORDS``
-    words.
+    """Reads texts piece by piece: fewer than ``2 * PIECE_WORDS`` words in one iteration of the event loop.
 
     Waiting callers are served in order.
     """

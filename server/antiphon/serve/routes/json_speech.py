@@ -94,7 +94,7 @@ async def handle_tts(
 
 
 def find_model(services: Services, name: str | None, usual: ServedModel, caller: Caller) -> ServedModel:
-    """The model of this name, if it has the same kind as ``usual``; for an unknown name ``usual``."""
+    """The model called ``name`` if it has the same kind as ``usual``, otherwise ``usual``."""
     known = None if name is None else services.models.named(name, (usual.kind,))
     if known is None or known.kind is not usual.kind:
         return usual

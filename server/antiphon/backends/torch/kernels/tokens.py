@@ -73,7 +73,8 @@ def warps_of(block: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TextWeights:
-    """The weights of text. ``recent`` is int64 ``[rows, W]``; ``at [n]`` is the row of each place.
+    """What :func:`weighed_text` applies to the logits of ``n`` places, each the text of one row in a step.
+    ``recent``, int64 ``[rows, W]``, has the recent tokens of all rows; ``at [n]`` is the row of each place.
 
     The other arrays are parameters of the places, ``[n]``; ``padding`` is the token that gets the bonus.
     """
