@@ -129,8 +129,7 @@ TEXTS: Final = (
 
 
 class TtsEvalModel(TorchEvalModel):
-    """An :class:`antiphon_quantize.gate_subject.EvalModel` that speaks :data:`TEXTS` and has no audio input.
-    """
+    """An :class:`antiphon_quantize.gate_subject.EvalModel` that speaks :data:`TEXTS`, without audio input."""
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         """Take ownership of a new backend of ``checkpoint``.

@@ -64,8 +64,8 @@ ROWS: Mapping[str, Row] = {
     "no JSON": Row(Answer(["data: {\n\n"]), "no JSON object"),
     "an error within": Row(Answer([{"error": {"message": KEY}}]), "an error within its stream"),
     "a long line": Row(Answer(["data: " + "x" * MAX_LINE_BYTES + "\n\n"]), "a line of"),
-    "cut at once": Row(Answer(is_cut=True), "or left", asked=2),
-    "cut within": Row(Answer([SAID], is_cut=True), "or left", heard=("one", "two")),
+    "cut at once": Row(Answer(is_cut=True), "or closed the connection", asked=2),
+    "cut within": Row(Answer([SAID], is_cut=True), "or closed the connection", heard=("one", "two")),
     "many tools": Row(calls(*[("weather", "{}")] * (MAX_TOOL_CALLS + 1)), "more than 16 tool calls"),
     "long arguments": Row(
         Answer([SAID, *BEGUN, *ARGUMENTS, *ending("tool_calls")]),

@@ -89,7 +89,7 @@ async def test_no_more_markers_than_anybody_needs() -> None:
             if client.ws.closed:
                 break
             await client.send(Marker(marker))
-        assert "1024 markers wait" in (await client.until(Error)).message
+        assert "1024 markers are pending" in (await client.until(Error)).message
 
 
 def ogg_of_silence(seconds: int) -> bytes:
