@@ -161,5 +161,5 @@ def _translated(known: Mapping[str, int]) -> dict[str, int]:
 
 
 def _seed(voice: Voice, text: str) -> int:
-    told = f"{voice.name} {voice.words_per_minute} {voice.throat and astuple(voice.throat)} {text}"
-    return int.from_bytes(hashlib.sha256(told.encode()).digest()[:8])
+    facts = f"{voice.name} {voice.words_per_minute} {voice.throat and astuple(voice.throat)} {text}"
+    return int.from_bytes(hashlib.sha256(facts.encode()).digest()[:8])
