@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import re
 import shutil
 import subprocess
@@ -44,8 +43,8 @@ COMMON: Final = ("--slots", "24")
 DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- faults -->", "<!-- end of faults -->"
 HEAD: Final = (
-    "| fault | what is done | lost, of due | late | longest silence, p50, most | resumed | ended | a new "
-    "caller is answered after | also |\n|---|---|---|---|---|---|---|---|---|"
+    "| fault | what is done | lost | late | longest silence: p50, most, ms | resumed | ended | "
+    "answer to a new caller, ms | also |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -67,14 +66,14 @@ class Row:
         silences = sorted(fate.silence_ms for fate in self.fates)
         ends = Counter(fate.ended for fate in self.fates if fate.ended)
         ended = "; ".join(f"{number}: {why}" for why, number in ends.most_common(2)) or "none"
-        new = "never" if self.newcomer_ms is None else f"{self.newcomer_ms:.0f} ms"
+        new = "never" if self.newcomer_ms is None else f"{self.newcomer_ms:.0f}"
         cells = [
             f"`{self.fault.name}`",
             self.fault.words,
-            f"{self.total('lost')} of {self.total('due')}",
+            str(self.total("lost")),
             str(self.total("late")),
-            f"{silences[len(silences) // 2]:.0f}, {silences[-1]:.0f} ms",
-            f"{sum(fate.resumed > 0 for fate in self.fates)} of {len(self.fates)}",
+            f"{silences[len(silences) // 2]:.0f}, {silences[-1]:.0f}",
+            str(sum(fate.resumed > 0 for fate in self.fates)),
             ended,
             new,
             "; ".join(self.facts),
@@ -153,8 +152,8 @@ def _succeeds(command: Sequence[str]) -> bool:
 
 def table(rows: Sequence[Row], left_out: Sequence[str], command: str) -> str:
     """Return the table in Markdown, with the command that makes it and the rows that were left out."""
-    calls, load = len(rows[0].fates) if rows else 0, os.getloadavg()[0]
-    lines = [f"`{command}`: {calls} calls a fault, load average {load:.1f} at the end.", "", HEAD]
+    calls, due = (len(rows[0].fates), rows[0].total("due")) if rows else (0, 0)
+    lines = [f"`{command}`: {calls} calls with {due} frames together for each fault.", "", HEAD]
     lines += [row.line() for row in rows]
     if left_out:
         lines += ["", f"Not run there: {', '.join(left_out)}."]

@@ -188,7 +188,8 @@ class Talker:
             self._start_s = now_s
             self.begun.set()
         elif isinstance(message, moshi.Event) and message.type in ("error", "resume_failed"):
-            self.refusal = f"{message.fields.get('code', '')} {message.fields.get('message', message.fields)}"
+            said = message.fields
+            self.refusal = f"{said.get('code', message.type)} {said.get('message', said.get('reason'))}"
         elif isinstance(message, moshi.StampedAudio):
             self._hear(message, now_s)
 
