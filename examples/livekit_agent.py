@@ -53,7 +53,7 @@ class Speaker(AudioOutput):
 
 
 async def ask(recording, url):
-    """Run one session until the agent has answered; return what it said."""
+    """Run one session until the agent has answered; return its text."""
     live = GPTLiveModel(
         base_url=url,
         api_key="any key",

@@ -25,7 +25,7 @@ class ServerAddress:
 
     @classmethod
     def parse(cls, text: str) -> ServerAddress:
-        """Read an address; a path that ends in ``/api/chat`` is accepted too.
+        """Read an address; the path of one of the sockets at its end, such as ``/api/chat``, is removed.
 
         Raises:
             ConfigError: the scheme or the port is invalid, or there is no host.

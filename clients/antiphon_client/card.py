@@ -12,7 +12,7 @@ NOT_MEASURED = "not measured"
 
 
 def make_card(facts: ServerFacts, report: ProbeReport, *, load: str) -> dict[str, Any]:
-    """The card as plain values, ready for JSON; ``load`` describes the probe's request."""
+    """The benchmark card of a report as plain values for JSON; ``load`` describes the sessions as text."""
     latency = report.times.latency
     return {
         "model": {
@@ -45,7 +45,7 @@ def make_card(facts: ServerFacts, report: ProbeReport, *, load: str) -> dict[str
 
 
 def render_card(card: dict[str, Any]) -> str:
-    """The card as aligned text."""
+    """A benchmark card as aligned text."""
     model, server = card["model"], card["server"]
     rows = {
         "model": _join(

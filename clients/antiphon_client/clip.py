@@ -79,7 +79,7 @@ def load_clip(path: Path | None) -> Samples:
 
 
 def load_question() -> Samples:
-    """A question that the default model answers, and the silence for its answer.
+    """A recorded question that the default model answers, followed by silence for the answer.
 
     Returns:
         float32 ``[samples]`` at 24 kHz, mono.

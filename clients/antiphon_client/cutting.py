@@ -35,7 +35,7 @@ SPREAD: Final = 0.5
 
 
 class CutSession(ProbeSession):
-    """Runs a plan that has ``cut_every_s``."""
+    """A probe session that cuts and resumes its connection, on average every ``cut_every_s`` of its plan."""
 
     def __init__(
         self, plan: SessionPlan, clip: EncodedClip, *, start_s: float, clock: Callable[[], float]

@@ -1,4 +1,4 @@
-"""Microphone and speaker through sounddevice (PortAudio), an extra. Callbacks run on PortAudio's threads."""
+"""Microphone and speaker through sounddevice (PortAudio). Callbacks run on PortAudio's threads."""
 
 from __future__ import annotations
 

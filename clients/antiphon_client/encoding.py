@@ -1,4 +1,4 @@
-"""Encodes chunks of samples into the payloads of audio messages, in any of the formats."""
+"""Encodes chunks of samples into the payloads of audio messages, in any format of ``/api/chat``."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from collections import deque
 
 
 class HeldSpeech:
-    """The latest ``limit`` messages of one call."""
+    """Holds the latest ``limit`` audio messages of one call."""
 
     def __init__(self, *, limit: int, per_frame: int) -> None:
         """Start without messages."""
@@ -39,7 +39,7 @@ class HeldSpeech:
             self.dropped += 1
 
     def take(self) -> bytes | None:
-        """The next message to send, or None."""
+        """The next message to send; None if all are sent."""
         if self._next >= self._made:
             return None
         message = self._held[self._next - self._first]

@@ -53,7 +53,7 @@ class JitterBuffer:
             self.dropped += excess
 
     def pull(self, samples: int) -> Samples:
-        """The next ``samples`` to play, float32 ``[samples]``: silence if none are buffered."""
+        """The next ``samples`` to play, float32 ``[samples]``; silence while playback waits for audio."""
         out = np.zeros(samples, np.float32)
         if not self._is_playing and self.buffered < max(self._start, 1):
             return out
@@ -65,7 +65,7 @@ class JitterBuffer:
         return out
 
     def clear(self) -> None:
-        """Discard the buffered audio: the speaker was interrupted."""
+        """Discard the buffered audio; the pause that follows is not an underrun."""
         self._pieces.clear()
         self.buffered = 0
         self._is_playing = self._is_dry = False

@@ -1,4 +1,4 @@
-"""Many sessions at once on one event loop, and the wake-up delay of that loop."""
+"""Runs many probe sessions on one event loop, and measures the wake-up delay of the loop."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def playback_gaps_s(
 
 
 def jitter_ms(replied_s: NDArray[np.float64], frame_s: float) -> NDArray[np.float64]:
-    """Deviation from one frame of each interval between replies to consecutive frames, in ms.
+    """How far each interval between replies to consecutive frames differs from one frame, in ms.
 
     ``replied_s`` is float64 ``[frames]`` with NaN for frames without a reply, which are in no interval.
     """

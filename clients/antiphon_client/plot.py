@@ -27,7 +27,7 @@ def load_matplotlib() -> Any:
 
 
 def plot_records(records: Sequence[SessionRecord], path: Path, *, title: str) -> None:
-    """Write a PNG of every frame's latency over time, one line a session, next to their distribution.
+    """Write a PNG with each session's frame latency over time, and the distribution of all latencies.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

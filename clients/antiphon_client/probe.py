@@ -109,7 +109,7 @@ def make_clip(options: ProbeOptions) -> EncodedClip:
 
 
 def run_probe(options: ProbeOptions, clip: EncodedClip, progress: TextIO) -> ProbeResult:
-    """Run the sessions of ``options``, with the progress on a stream.
+    """Run the sessions of ``options``, and write their progress to the stream ``progress``.
 
     Raises:
         SessionError: there is no server.
@@ -161,7 +161,7 @@ async def _ask(options: ProbeOptions) -> ServerFacts:
 
 
 def probe_url(options: ProbeOptions) -> str:
-    """The URL of the sessions, by protocol."""
+    """The WebSocket URL of the sessions for ``options.protocol``, chat or speech to text."""
     if options.protocol is Protocol.CHAT:
         return options.address.chat(chat_query(options))
     model = {"model": options.model} if options.model is not None else {}
@@ -193,7 +193,7 @@ def describe_load(options: ProbeOptions, clip: EncodedClip) -> str:
 
 
 def render_result(done: ProbeResult) -> str:
-    """The text output: the report, the output of the first session, the card."""
+    """The text output: the report, the text that the first session received, and the card."""
     parts = [render_report(done.report)]
     if done.result.was_interrupted:
         parts.insert(0, "interrupted: the report covers the time until then")
@@ -206,7 +206,7 @@ def render_result(done: ProbeResult) -> str:
 
 
 def result_to_json(done: ProbeResult) -> dict[str, Any]:
-    """The JSON output, with the schema's name."""
+    """A probe's result as values for JSON, with the name of the schema."""
     return {
         "schema": SCHEMA,
         "started_at": done.started_at,
@@ -234,7 +234,7 @@ def check_outputs(options: ProbeOptions) -> None:
 
 
 def write_files(options: ProbeOptions, done: ProbeResult) -> None:
-    """Write the requested results: JSON, the figure, the reply."""
+    """Write the requested outputs: the JSON, the figure, and the first session's reply as WAV."""
     if options.json == "-":
         print(json.dumps(result_to_json(done), indent=2))  # noqa: T201
     elif options.json is not None:

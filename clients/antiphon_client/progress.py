@@ -10,7 +10,7 @@ LOG_INTERVAL_S = 10.0
 
 
 class ProgressBar:
-    """Shows the progress of a run; all state and the time are parameters."""
+    """Shows the progress of a run; the time is a parameter."""
 
     def __init__(self, stream: TextIO, *, is_quiet: bool = False) -> None:
         """Draw on ``stream``, or not at all if ``is_quiet``."""

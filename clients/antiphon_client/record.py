@@ -127,7 +127,7 @@ class FrameRecorder:
 
     @property
     def pieces(self) -> int:
-        """Audio messages sent so far."""
+        """Replies received so far: pieces of audio, and answers without audio."""
         return len(self._arrived_s)
 
     @property
@@ -161,7 +161,7 @@ class FrameRecorder:
             samples -= piece
 
     def answered(self, frame: int, now_s: float) -> None:
-        """Record a reply to input frame ``frame`` without audio."""
+        """Record a reply without audio to input frame ``frame``."""
         self._arrived(0, now_s)
         self._place(frame, self.frame_samples, now_s, math.nan, math.nan)
 

@@ -17,7 +17,7 @@ _BYTES_PER_SAMPLE = {AudioFormat.PCM_S16LE: 2, AudioFormat.PCM_F32LE: 4}
 
 
 class ReplyMeter:
-    """Counts the samples in the audio payloads of one session, in order, from their headers only."""
+    """Counts the samples in the audio payloads of one session, in order, without decoding them."""
 
     def __init__(self, audio_format: AudioFormat) -> None:
         """Start at the beginning of a stream."""

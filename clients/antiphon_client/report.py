@@ -21,7 +21,7 @@ from antiphon_client.record import Seconds, SessionOutcome, SessionRecord
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts of the frames of one session, or of all together.
+    """Counts of the frames of one session, or of all sessions together.
 
     ``planned`` is the number of replies in a perfect run, including rejected sessions; ``expected`` is the
     number of replies to the frames that were sent. ``late`` is by the client's clock; ``server_late`` and
@@ -189,7 +189,7 @@ def report_session(record: SessionRecord) -> SessionReport:
 
 
 def report_probe(records: Sequence[SessionRecord], generator: GeneratorReport) -> ProbeReport:
-    """Statistics of all sessions' records; their sending times are added to ``generator``.
+    """Statistics of all sessions' records; their sending delays are added to the report on the generator.
 
     Raises:
         ValueError: there are no records.

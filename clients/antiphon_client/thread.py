@@ -96,7 +96,7 @@ class CallThread:
         return resume.encode_ack(resume.Ack(self._seq, self._frame))
 
     def claim(self, input_frame: int) -> bytes:
-        """The claim, the first message of another connection.
+        """The claim: the first message of a connection that resumes the call.
 
         ``input_frame`` is the first frame that can still be sent.
 

@@ -28,7 +28,7 @@ class HeardWord:
 
 
 class TranscriptReceiver:
-    """Words of one session; attributes as in :class:`antiphon_client.chat_receiver.ChatReceiver`."""
+    """The words of one session; attributes as in :class:`antiphon_client.chat_receiver.ChatReceiver`."""
 
     def __init__(self) -> None:
         """Begin without words."""

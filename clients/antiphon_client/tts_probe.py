@@ -87,7 +87,7 @@ class TtsRecord:
 
 @dataclass(frozen=True, slots=True)
 class TtsReport:
-    """All sessions together; times are in ms, factors in seconds of speech per second."""
+    """Statistics of all sessions; times are in ms, factors in seconds of speech per second."""
 
     sessions: int
     rejected: int
@@ -176,7 +176,7 @@ async def speak_all(options: ProbeOptions) -> list[TtsRecord]:
 
 
 async def listen(http: aiohttp.ClientSession, options: ProbeOptions) -> TtsRecord:
-    """One session: sends the text and its end, and collects the speech."""
+    """Run one session: send the text and its end, and collect the speech."""
     model = {"model": options.model} if options.model is not None else {}
     wait = {"wait": f"{options.wait_s:g}"} if options.wait_s else {}
     url = options.address.tts({"format": "PcmMessagePack", **wait, **model, **options.query})

@@ -189,7 +189,7 @@ class AgentCaller:
         await asyncio.sleep(max(0.0, last.played_to_s - time.monotonic()) if last.samples else 0.0)
 
     async def configure(self, stt: str) -> None:
-        """Send the text model this caller's name, and request transcripts of the recogniser ``stt``.
+        """Make this caller's name the text model's instructions, and request transcripts by ``stt``.
 
         Raises:
             CallError: the server does not accept the settings.
@@ -268,6 +268,6 @@ async def calling(
 
 
 def at_any_phase(chance: random.Random, pcm: FloatArray) -> FloatArray:
-    """Return the speech after a random silence shorter than an event, for a random phase of the server's
-    frames."""
+    """Return the speech after a random silence, shorter than the audio of an event, so that it starts at a
+    random phase of the server's frames."""
     return np.concatenate([np.zeros(chance.randrange(STEP), np.float32), pcm])

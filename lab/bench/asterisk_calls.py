@@ -1,4 +1,4 @@
-"""Runs calls through a real Asterisk: a null model echoes a caller's speech over each of its lines.
+"""Runs calls through a real Asterisk over each kind of line; a null model echoes the caller's speech.
 
     python -m lab.bench.asterisk_calls /path/to/sbin/asterisk
 
@@ -229,8 +229,10 @@ def likeness(heard: FloatArray, said: FloatArray) -> Values:
 
 
 def stamped(difference: FloatArray) -> NDArray[np.bool_]:
-    """Find the samples under the null backend's stamps, bool ``[N]``: the stretch at the same place in each
-    frame where the difference is largest."""
+    """Find the samples that the null backend's stamps cover, bool ``[N]``.
+
+    In every frame they are at the same place: where the difference is largest.
+    """
     whole = difference[: difference.size // FRAME * FRAME].reshape(-1, FRAME)
     around = np.convolve(np.tile(np.median(np.abs(whole), 0), 3), np.ones(STAMP), "same")
     middle = int(np.argmax(around[FRAME : 2 * FRAME]))

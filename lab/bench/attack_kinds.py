@@ -1,4 +1,4 @@
-"""Attacks from one address against a server; each returns what it still holds when it ends."""
+"""Attacks from one address against a server; each returns as text what it still holds at its end."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def connections(target: Target) -> str:
 
 
 async def half_open(target: Target) -> str:
-    """Open ten thousand connections that send no byte, from this machine, which has no limit by address."""
+    """Open up to ten thousand connections that send no byte, from 127.0.0.1, which has no limit of them."""
     count, end_s = min(HALF_OPEN, raise_open_file_limit() - SPARE_FILES), target.end_s
     held: list[asyncio.StreamWriter] = []
     readers: list[asyncio.StreamReader] = []
@@ -308,7 +308,7 @@ async def large_events(target: Target, connections: int) -> str:
 
 
 async def sessions(target: Target) -> str:
-    """Open as many conversations as there are rows."""
+    """Open sixteen conversations, and return how many the server admitted and refused."""
     held: list[Socket] = []
     refused = 0
     for _ in range(16):
@@ -324,7 +324,7 @@ async def sessions(target: Target) -> str:
 
 
 async def nothing(target: Target) -> str:
-    """Wait without an attack, to measure the effect of this machine on the talker."""
+    """Wait without an attack, to measure the talker's results without one."""
     await asyncio.sleep(target.seconds)
     return "nothing"
 

@@ -102,8 +102,8 @@ def at_once(results: Results, key: str, command: str, load: Load) -> Values:
 
 
 def most(results: Results, key: str, command: str, load: Load) -> Values:
-    """Search the largest load that a version holds, and return its result; one disturbance of the machine
-    does not end the search below it."""
+    """Search the largest load that a version holds, and return its result; a load that fails is run twice, in
+    case the machine was disturbed."""
     held: dict[int, Values] = {}
 
     def holds(sessions: int) -> bool:

@@ -63,7 +63,7 @@ async def _talk(http: aiohttp.ClientSession, url: str, query: str, *, is_cut: bo
 
 
 async def plain(http: aiohttp.ClientSession, url: str, _: random.Random) -> None:
-    """Make a call that is closed regularly."""
+    """Make a call, and close it normally."""
     await _talk(http, url, QUERY, is_cut=False)
 
 
@@ -79,7 +79,7 @@ async def cut(http: aiohttp.ClientSession, url: str, _: random.Random) -> None:
 
 
 async def hostile(http: aiohttp.ClientSession, url: str, chance: random.Random) -> None:
-    """Make a session of OpenAI Live with twenty invalid events."""
+    """Make a session of OpenAI Live with twenty randomly mutated events."""
     corpus = [*read_corpus("live"), *read_corpus("realtime")]
     async with http.ws_connect(f"{url}/v1/live/sessions", max_msg_size=0) as ws:
         await ws.send_str(START)
@@ -91,7 +91,7 @@ async def hostile(http: aiohttp.ClientSession, url: str, chance: random.Random) 
 
 
 async def garbage(http: aiohttp.ClientSession, url: str, chance: random.Random) -> None:
-    """Make a call whose first message is invalid."""
+    """Make a call whose first message is randomly mutated."""
     async with http.ws_connect(f"{url}/api/chat?{QUERY}", max_msg_size=0) as ws:
         await Client(ws).event("ready")
         await ws.send_bytes(mutated(chance, [*read_corpus("chat"), *read_corpus("ogg")]))

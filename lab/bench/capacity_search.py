@@ -1,5 +1,4 @@
-"""The arithmetic of capacity: the criteria for holding a load, and the search for the largest load. No I/O.
-No I/O."""
+"""The arithmetic of capacity: the criteria for holding a load, and the search for the largest load."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def cost_ms(frames: list[FloatArray]) -> tuple[float, float]:
 
 
 def measure(*, frames: int = 500, runs: int = 5) -> Values:
-    """Measure everything; times are medians over ``runs``."""
+    """Measure the time to encode and to decode a frame; times are medians over ``runs``."""
     speech = speech_frames(frames)
     cost_ms(speech[:50])  # load libopus and warm the caches
     costs = [cost_ms(speech) for _ in range(runs)]

@@ -90,7 +90,7 @@ def installed_bytes(site: Path) -> dict[str, int]:
 
 
 def installed_versions(site: Path) -> dict[str, str]:
-    """Return the bytes of the files of each distribution in ``site``, by name, without installers."""
+    """Return the versions of the :data:`PACKAGES` that are installed in ``site``, by name."""
     found = {entry.metadata["Name"]: entry.version for entry in metadata.distributions(path=[str(site)])}
     return {name: found[name] for name in PACKAGES if name in found}
 

@@ -1,4 +1,4 @@
-"""Times one product of stt-1b's size, 2048 by 11264, in the forms of ONNX Runtime and of torch.
+"""Times a matrix product of stt-1b's size, 2048 by 11264, in several forms of ONNX Runtime and torch.
 
     python -m lab.bench.cpu_products                   one thread
     python -m lab.bench.cpu_products --threads 2
@@ -37,7 +37,7 @@ Product: TypeAlias = Callable[[Floats], object]
 def graph(
     nodes: Sequence[onnx.NodeProto], weights: Mapping[str, NDArray[np.generic]], threads: int
 ) -> Product:
-    """Return a session of the graph of ``nodes``, which computes "y" from "x"."""
+    """Return a function that runs the graph of ``nodes``, which computes "y" from "x"."""
     inputs, outputs = (helper.make_tensor_value_info(name, FLOAT, [None, None]) for name in "xy")
     tensors = [numpy_helper.from_array(array, name) for name, array in weights.items()]
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
@@ -124,7 +124,7 @@ def measure(sides: tuple[int, int], threads: int, runs: int) -> dict[str, list[f
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table."""
+    """Measure every form, and print a table of the times."""
     parser = argparse.ArgumentParser(
         prog="lab.bench.cpu_products", description=(__doc__ or "").splitlines()[0]
     )

@@ -48,7 +48,7 @@ SETTLE_S = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost and latency with one number of sessions; a frame's latency lasts from due to taken."""
+    """The cost and latency with one number of sessions; latency lasts from due time to reply taken."""
 
     sessions: int
     us_per_frame: float
@@ -105,7 +105,7 @@ class Owner:
 
 
 def measure(sessions: int, seconds: float, turn_s: float | None) -> Cost:
-    """Run an engine with this number of sessions."""
+    """Run an engine with ``sessions`` sessions for ``seconds``, and return their cost."""
     bell = Wake()
     backend = HostBackend(SPEC, NullRows(SPEC, sleep=lambda _: None), slots=sessions)
     metrics = EngineMetrics(CollectorRegistry(), model="nothing")

@@ -1,4 +1,4 @@
-"""The faults of the matrix: for each its injection, its server options, and its further counts.
+"""The faults of ``lab.bench.fault_matrix``: for each its injection, server options, and further counts.
 
 Faults with a name in LiveKit's simulated scenarios have that name.
 """

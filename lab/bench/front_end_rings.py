@@ -108,8 +108,8 @@ class NullRecogniser:
 
 
 def measure_rings(rows: int, generators: int, *, seconds: float, step_s: float = STEP_S) -> Values:
-    """Measure p50 and p99 of the time from a whole frame to its reply, and this process's CPU time by row and
-    frame."""
+    """Measure p50 and p99 of the time from a whole frame to its reply, and the CPU time per row and frame of
+    this process."""
     engine = Engine(
         NullRecogniser(rows, step_s),
         EngineConfig(slots=rows),

@@ -186,7 +186,7 @@ def _swept(settings: Settings, audio_format: str, sessions: int, front_ends: int
 
 
 def bursts(results: Results, settings: Settings) -> None:
-    """Measure the effect of connections within one second on talkers."""
+    """Measure the effect of many new connections within one second on talkers."""
     _repeat(results, settings, "burst", lambda url: burst(url, settings.talkers, settings.burst))
 
 

@@ -1,4 +1,4 @@
-"""The two smallest kernels, for the chains of kernels in ``lab.bench.gpu_session``."""
+"""Two minimal kernels, for the chains of kernels in ``lab.bench.gpu_session``."""
 
 # A kernel's arguments take no Python types:
 # ruff: noqa: ANN001, ANN201
@@ -12,14 +12,14 @@ WIDTH = 1024
 
 @triton.jit
 def add_one(x_ptr):
-    """Add one to a value in memory."""
+    """Add one to 1024 values in memory."""
     at = x_ptr + tl.arange(0, 1024)
     tl.store(at, tl.load(at) + 1.0)
 
 
 @triton.jit
 def add_one_early(x_ptr):
-    """Add one to a value in memory; launched before the previous kernel has ended."""
+    """Add one to 1024 values in memory; launched before the previous kernel has ended."""
     at = x_ptr + tl.arange(0, 1024)
     tl.extra.cuda.gdc_wait()
     value = tl.load(at) + 1.0

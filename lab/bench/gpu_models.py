@@ -1,4 +1,4 @@
-"""Published sizes with seeded random weights, and the bytes that one of their ticks reads."""
+"""Models of published sizes with seeded random weights, and the bytes that one of their ticks reads."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """The minimum bytes that a tick reads: ``weights_bytes`` once, and ``row_bytes`` for each row of full
-    context.
+    """The minimum bytes that a tick reads: ``weights_bytes`` once, and for each row ``other_row_bytes`` and
+    ``kv_bytes_per_frame`` for each frame of its context.
 
     ``state_bytes`` is the memory of a row, ``resident_bytes`` that of all weights.
     """
@@ -88,7 +88,7 @@ class Reads:
 
     @property
     def row_bytes(self) -> int:
-        """The bytes that sizing counts for a row: its state, and its part of a tick."""
+        """The bytes of memory that sizing counts for a row: its state, and its part of a tick."""
         return self.state_bytes + TICK_ROW_BYTES
 
     def tick_bytes(self, rows: int, frames: int) -> int:
@@ -98,7 +98,7 @@ class Reads:
 
 
 def published_sizes() -> dict[str, Size]:
-    """Return the published sizes, by name."""
+    """Return the published model sizes, by name."""
     mimi = MIMI_CONFIG
     sizes = (
         Size("moshi-7b", PipelineKind.DUPLEX, MOSHI_CONFIG, mimi),
@@ -152,7 +152,7 @@ def model_spec(size: Size) -> ModelSpec:
 def empty_modules(
     size: Size, form: Form, attention: str = "torch", device: str = "meta"
 ) -> tuple[Mimi, LanguageModel]:
-    """Return Mimi and the language model with shapes and without memory, unless the device has some."""
+    """Return Mimi and the language model on ``device``; "meta" gives them shapes without memory."""
     with torch.device(device):
         mimi = Mimi(size.mimi, size.codebooks, attention="torch" if attention == "torch" else "auto")
         model = LanguageModel(

@@ -67,7 +67,7 @@ class Filling:
 
 
 def paced(task: Task) -> Values:
-    """Run ``task.batch`` calls with full rings; returns quantiles of frame latency, from due to taken."""
+    """Run ``task.batch`` calls with full rings; returns quantiles of latency from due time to reply taken."""
     backend = Filling(make_backend(task), task.size.lm["context"])
     bell, start_s = Wake(), time.perf_counter()
     engine = Engine(

@@ -173,7 +173,7 @@ def is_certain(logits: Tensor, off: float, parameters: tuple[float, int], noise:
 def compare(
     backends: tuple[HostBackend, HostBackend], ticks: int, bound: float, seed: int = PARITY_SEED
 ) -> Compared:
-    """Run ticks over some rows in random order, some of which restart, until an error exceeds its limit."""
+    """Compare up to ``ticks`` ticks of random rows, some restarted, on two backends, until one differs."""
     want, got = (
         Watched(backend, is_given=given) for backend, given in zip(backends, (False, True), strict=True)
     )
@@ -268,7 +268,7 @@ def two_backends(
 
 
 def parity(task: Task) -> Values:
-    """Compare sessions that pause and restart, with kernels in captured graphs, with a CPU's."""
+    """Compare sessions that pause and restart on the GPU, with captured graphs, with those of a CPU."""
     size = small_size(published_sizes()[task.model])
     if device().type == "cpu":
         size = replace(size, lm={**size.lm, **FEW_STREAMS})

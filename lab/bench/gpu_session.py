@@ -51,7 +51,7 @@ class Entry:
     bits: int = 8
 
     def words(self, *, is_small: bool) -> list[str]:
-        """Return the step as command line words; ``is_small``: with two rows, so that a step runs once."""
+        """Return the step's command line as words; ``is_small`` reduces its rows to two."""
         batch = SMALL_BATCH if is_small else self.batch
         bits = [] if self.bits == 8 else ["--bits", str(self.bits)]
         named = ["--step", self.step, "--batch", str(batch), "--model", self.model]
@@ -121,7 +121,7 @@ STEPS = {
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a step: the repository's sources first, nothing of it installed."""
+    """Return the environment of a step, in which Python finds the repository's sources first."""
     paths = [str(ROOT / folder) for folder in SOURCES] + os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 

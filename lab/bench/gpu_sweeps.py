@@ -38,7 +38,7 @@ TILES = (
 
 
 def attention(task: Task) -> Values:
-    """Time the decode attention of one layer over full INT8 rings by split, in GB/s of the ring read."""
+    """Measure the decode attention of one layer over full INT8 rings with each split, in GB/s read."""
     rows, capacity, heads = (2, 300, 2) if task.is_small else (64, 3000, 32)
     rings = []
     for _ in range(2):  # 1.6 GB each, so that none is in the cache

@@ -148,7 +148,7 @@ def codec_step(codec: Mimi, state: State) -> PackedStep:
 
 
 def mimi(task: Task) -> Values:
-    """Time Mimi's encoder and decoder by rows, captured, in float32 and in TF32."""
+    """Time Mimi's encoder and decoder at several row counts, in captured graphs, in float32 and TF32."""
     found, convolutions = Values(), torch.backends.cudnn
     with torch.no_grad():
         codec, _ = make_modules(task.size, task.form, device())

@@ -25,7 +25,7 @@ class Stage:
 
 
 def traced(size: Size, form: Form, rows: int, attention: str = "auto") -> dict[str, Stage]:
-    """Return the stages of a tick of ``rows`` rows, with a GPU's branches; no memory is allocated."""
+    """Trace a tick of ``rows`` rows on the code paths of a GPU, without memory; return its stages."""
     found = {}
     with fake_cuda() as cuda, torch.no_grad():
         mimi, model = empty_modules(size, form, attention, "cuda")

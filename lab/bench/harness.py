@@ -59,7 +59,7 @@ class RunningServer:
         return [self.process, *self.process.children(recursive=True)]
 
     def rss_bytes(self) -> int:
-        """Return the resident memory of the server's processes.
+        """Return the resident memory of the server's first process.
 
         Raises:
             BenchError: it is gone.

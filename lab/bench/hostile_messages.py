@@ -47,7 +47,7 @@ OPTIONS: Final = (
 
 @dataclass
 class Raid:
-    """Connections that send invalid messages until ``messages`` have been sent."""
+    """Connections that send hostile messages until ``messages`` have been sent."""
 
     http: aiohttp.ClientSession
     url: str
@@ -114,8 +114,7 @@ class Raid:
 
 
 def mutated(chance: random.Random, corpus: Sequence[bytes]) -> bytes:
-    """Return an input unchanged, an input with some bytes changed, or the start of one input and the end of
-    another."""
+    """Return an input unchanged, with some bytes changed, cut short, or joined with the end of another."""
     data = bytearray(chance.choice(corpus))
     kind = chance.randrange(4)
     if kind == 1 and data:
@@ -146,7 +145,7 @@ async def talk(
 
 
 def shown(name: str, fates: Sequence[Fate]) -> str:
-    """Return a line about the calls."""
+    """Return the counts of the calls as a line of text."""
     due, lost, late = (sum(getattr(fate, key) for fate in fates) for key in ("due", "lost", "late"))
     foreign, ended = sum(fate.foreign for fate in fates), sum(bool(fate.ended) for fate in fates)
     longest_ms = max(fate.silence_ms for fate in fates)

@@ -181,6 +181,6 @@ def _enter(libc: ctypes.CDLL, namespace: int) -> None:
 
 
 def shares(directions: Sequence[Direction]) -> str:
-    """Return the numbers of passed and lost packets of each direction as text."""
+    """Return the number of lost packets and of all packets, both directions together, as text."""
     passed, lost = (sum(getattr(it, name) for it in directions) for name in ("passed", "lost"))
     return f"{lost} of {passed + lost} packets lost"

@@ -122,7 +122,7 @@ def _small_model(folder: Path) -> str:
 
 
 def run(results: Results, settings: Settings, subject: Subject) -> None:
-    """Measure everything, and save each number at once."""
+    """Run all measurements, and save each result at once."""
     warn_if_busy()
     hold = hold_speech if subject.protocol == "tts" else hold_conversation
 
@@ -182,8 +182,7 @@ def hold_conversation(
 def hold_speech(
     settings: Settings, subject: Subject, sessions: int, *, full_load_s: float, seed: int
 ) -> Values:
-    """Run a load of texts as :func:`hold_conversation` does; each session's voice samples with its
-    ``seed``."""
+    """Run a load of texts as :func:`hold_conversation` does; the server samples with ``seed``."""
     words = [COUNT[index % len(COUNT)] for index in range(int(full_load_s * WORDS_PER_S))]
     values = _probe(
         settings,

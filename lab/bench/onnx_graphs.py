@@ -1,5 +1,7 @@
-"""Opens an exported graph of ``lab.bench.onnx_models`` with all its rows far in their calls. It does not
-import torch."""
+"""Opens an exported graph of ``lab.bench.onnx_models`` with all rows in the state of long calls.
+
+It does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,13 @@ class GraphFile:
 
     @classmethod
     def exported(cls, folder: Path, recipe: str, stage: str) -> GraphFile:
-        """Return a stage by a recipe: ``folder/RECIPE/STAGE.onnx``, with its table next to it."""
+        """Return a stage's graph by a recipe: ``folder/RECIPE/STAGE.onnx``, with its table next to it."""
         path = folder / recipe / f"{stage}.onnx"
         return cls(path, graph_from_json(json.loads(path.with_suffix(".json").read_text()), stage))
 
     @classmethod
     def shipped(cls, checkpoint: Checkpoint, stage: str) -> GraphFile:
-        """Return a stage of a model that has graphs."""
+        """Return the graph of a stage of a checkpoint that has graphs."""
         form = checkpoint.graphs[stage]
         return cls(checkpoint.file(form.file), form)
 
@@ -51,7 +53,7 @@ class GraphFile:
         return open_session(self.path, pick_provider("cpu")[1], threads, spin=spin)
 
     def rows(self, session: Session, rows: int, split: SplitSession | None = None) -> Graph:
-        """Return rows for a session of the graph, all of which advance and are far in their calls.
+        """Return the graph in ``session`` with ``rows`` rows, all advancing and in the state of long calls.
 
         Rings are overwritten, so that they are memory and not the system's shared page of zeros.
         """
@@ -61,7 +63,7 @@ class GraphFile:
 
 
 def fill_rows(graph: Graph) -> None:
-    """Make all rows advance and be far in their calls."""
+    """Make all rows advance, and give them the state of long calls."""
     for array in graph.inputs.values():
         array[:] = 1
     for name, array in graph.state.arrays.items():

@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(results: Results, settings: Settings) -> None:
-    """Measure everything, and save each number at once."""
+    """Run all measurements, and save each result at once."""
     warn_if_busy()
     tell("codec: encode, decode")
     results.attempt("codec", lambda: measure(frames=settings.codec_frames, runs=settings.codec_runs))

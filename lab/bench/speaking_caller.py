@@ -53,7 +53,7 @@ class SpeakingCaller:
         self._began_s = 0.0
 
     async def run(self) -> None:
-        """Run until the last frame is answered."""
+        """Run the call until the last frame is answered."""
         url, claim = self._url, b""
         thread = self.spoken.thread
         while True:

@@ -25,6 +25,6 @@ def with_wall_clock(folder: Path) -> dict[str, str]:
 
 
 def shift_wall_clock(folder: Path, seconds: int) -> None:
-    """Shift the wall clock of the processes with this ``folder`` from the machine's by ``seconds``."""
+    """Set the wall clock of the processes of ``folder`` to the machine's plus ``seconds``."""
     with (folder / SHIFT).open("r+b") as file:  # in place: the processes have mapped it
         file.write(struct.pack("<q", seconds))

@@ -99,8 +99,8 @@ def watch(url: str, settings: Settings, scratch: Path) -> Iterator[Values]:
 
 
 def summarise(lines: Sequence[Values], *, warm_up_s: float) -> Values:
-    """Summarise mouth to ear after the warm-up: first and last tenth (medians), their difference, and the
-    rest.
+    """Summarise the delay from mouth to ear after the warm-up: medians of the first and the last tenth, their
+    difference, gaps and the first sound.
 
     Raises:
         BenchError: too few numbers after the warm-up, or a call that was interrupted.

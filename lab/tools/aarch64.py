@@ -226,7 +226,7 @@ def run(command: Sequence[str], **environment: str) -> None:
 
 
 def ask(python: Sequence[str], folder: Path, name: str, **environment: str) -> dict[str, Array]:
-    """Run every graph with a Python, which writes the outputs to ``folder/NAME.npz``; returns the outputs."""
+    """Run every graph with the command ``python``, which writes ``folder/NAME.npz``; returns the outputs."""
     out = folder / f"{name}.npz"
     graphs = folder / ("exact.json" if name == "exact" else "graphs.json")
     words = [folder / "given.npz", graphs, out]

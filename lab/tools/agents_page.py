@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
 
 
 async def speak(bundle: Path, scratch: Path) -> dict[str, Any]:
-    """Run the page with a speaking microphone; returns the events and errors of the page."""
+    """Run the page with a recorded question as microphone; returns the events and errors of the page."""
     clip = scratch / "clip.wav"
     write_wav(clip, np.pad(read_audio(QUESTION), (0, round(PAUSE_S * SAMPLE_RATE))), SAMPLE_RATE)
     async with TextModelServer(usual=says(ANSWER)).serve() as text:

@@ -64,7 +64,7 @@ async def talk(url: str, agent: str, turns: int) -> list[Answered | None]:
 
 
 def show(question: Question, answered: Answered | None) -> None:
-    """Print a line of the table."""
+    """Print a question, its transcript, the answer and its latency as a line of the table."""
     written, said, after = "", "(nothing)", ""
     if answered is not None:
         written, said, after = answered.written, answered.reply.text, f"{answered.after_ms:.0f} ms"

@@ -26,7 +26,7 @@ PEAK = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One voice's line: the program, the program's name for the voice, and the words."""
+    """One spoken line: the program that speaks it, the program's name for the voice, and the words."""
 
     program: str
     voice: str
@@ -74,7 +74,7 @@ def speak(line: Line, folder: Path) -> NDArray[np.float32]:
 
 
 def level(pcm: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the speech at the loudness of all clips, with peaks below full scale."""
+    """Return the speech at the common loudness of the clips, with peaks below full scale."""
     gain = RMS / float(np.sqrt(np.mean(np.square(pcm))))
     return (pcm * min(gain, PEAK / float(np.abs(pcm).max()))).astype(np.float32)
 

@@ -30,7 +30,7 @@ OPTIONS = {"quality": "75", "compression_level": "6"}
 
 
 def join(pictures: list[Path], target: Path) -> None:
-    """Write pictures, named by their number of ``PERIOD_MS``, as one animated WebP that repeats."""
+    """Write pictures, whose names are times in units of ``PERIOD_MS``, as an animated WebP that repeats."""
     with av.open(str(target), "w", format="webp", options={"loop": "0"}) as video:
         stream = video.add_stream("libwebp_anim", rate=Fraction(1000, PERIOD_MS), options=OPTIONS)
         stream.width, stream.height, stream.pix_fmt = *SIZE, "bgra"

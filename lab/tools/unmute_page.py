@@ -71,7 +71,7 @@ def main(argv: list[str]) -> int:
 
 
 async def speak(frontend: Path, scratch: Path) -> dict[str, Any]:
-    """Run the page with a speaking microphone; returns the events of the page."""
+    """Run the page with a recorded question as microphone; returns the events of the page."""
     port, antiphon, page = free_port(), free_port(), free_port()
     clip, config = scratch / "clip.wav", scratch / "haproxy.cfg"
     write_wav(clip, np.pad(read_audio(QUESTION), (0, round(PAUSE_S * SAMPLE_RATE))), SAMPLE_RATE)

@@ -20,7 +20,7 @@ FLUTTER_SECONDS: Final = 0.0008
 
 
 def warped(pcm: FloatArray, _rate: int) -> FloatArray:
-    """Return ``pcm [samples]`` with moved formants, each voice's in one direction; pitch and time are
+    """Return ``pcm [samples]`` with its formants shifted up or down, by its length; pitch and time are
     unchanged."""
     ratio = WARP_RATIOS[pcm.size % 2]
     window = np.hanning(WINDOW + 1)[:-1]

@@ -39,7 +39,7 @@ class Chains:
         return " ".join([*words, "is", NUMBERS[total]])
 
     def misbegun(self, answer: str, rng: np.random.Generator) -> str:
-        """Return one count in five with another first number and the same end; every other answer unchanged.
+        """Return an answer; one count in five gets another first number and keeps its end.
 
         A count from twelve to eight that continues at ten still has to stop at eight: the stop then depends
         only on the question.

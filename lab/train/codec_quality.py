@@ -30,7 +30,7 @@ def folder_of(model: str) -> Path:
 
 
 def round_trip(mimi: Any, pcm: FloatArray) -> FloatArray:
-    """Return ``pcm``, float32 ``[samples]``, after encoding and decoding, cut to a whole number of frames."""
+    """Return ``pcm``, float32 ``[samples]``, after encoding and decoding, in the same length."""
     frames = -(-pcm.size // FRAME_SAMPLES)
     padded = np.pad(pcm, (0, frames * FRAME_SAMPLES - pcm.size))
     with torch.no_grad():

@@ -138,7 +138,7 @@ class Composer:
         return dialogue
 
     def draw_sums(self, rng: np.random.Generator) -> Dialogue:
-        """Draw a short recital of sums, ``[SUMS_FRAMES]``, silent or spoken, with or without a speaker."""
+        """Draw a short recital of sums, ``[SUMS_FRAMES]``, silent or spoken, over silence or over speech."""
         silence = np.repeat(self.voicebox.silence[:, None], SUMS_FRAMES, axis=1)
         text, is_trained = np.full(SUMS_FRAMES, PAD, np.int16), np.zeros(SUMS_FRAMES, np.bool_)
         user = silence if rng.random() < 0.5 else self._overheard(rng)

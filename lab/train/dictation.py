@@ -69,7 +69,7 @@ def _text(told: Told) -> str:
 
 
 def dictate(lm: Any, rooms: Sequence[Room], tokenizer: TalkerTokenizer, limit: int = 160) -> Marks:
-    """Return the marks of greedy transcripts of a random ``limit`` of the rooms' speech, all at once."""
+    """Return the marks of greedy transcripts of at most ``limit`` random lines of the rooms, all at once."""
     pairs = [(line, room.strip) for room in rooms for line in room.lines]
     chosen = np.random.default_rng(0).permutation(len(pairs))[:limit]
     lines, strips = zip(*(pairs[index] for index in chosen), strict=True)

@@ -64,8 +64,8 @@ def turn_taking(heard: Heard) -> dict[str, Any]:
 
 
 def pause_handling(heard: Heard) -> dict[str, Any]:
-    """Measure, by the length of a pause, the replies that begin before the turn ends, and the answers right
-    after it."""
+    """Measure, by the length of a pause, the replies that begin before the turn ends, and the correct answers
+    after its end."""
 
     def share(some: Heard) -> float:
         took = [Speech.between(reply, 0.0, track.end_s).is_take_over for track, reply in some]
@@ -87,8 +87,8 @@ def pause_handling(heard: Heard) -> dict[str, Any]:
 
 
 def interrupting(heard: Heard) -> dict[str, Any]:
-    """Measure how answers in progress react when the other begins: the length of the overlap, and the
-    continuation."""
+    """Measure how answers in progress react when the caller begins to speak: the length of the overlap, and
+    the continuation."""
     counted = [
         (track, reply)
         for track, reply in heard

@@ -52,7 +52,7 @@ class Track:
 
     @property
     def end_s(self) -> float:
-        """The end of the other's speech in seconds."""
+        """The end of the speech in the track, in seconds; 0 without speech."""
         return self.parts[-1][1] if self.parts else 0.0
 
 
@@ -134,7 +134,7 @@ def paused(count: int, threads: int = 2) -> list[Track]:
 
 
 def long_speech(count: int, threads: int = 2) -> list[Track]:
-    """Return ten seconds and more of a speaker who does not ask and pauses no longer than for a breath."""
+    """Return tracks of ten seconds or more in which a speaker asks nothing and pauses only for a breath."""
     rng = random.Random(6)
     plans: list[tuple[Voice, list[str]]] = []
     while len(plans) < count:

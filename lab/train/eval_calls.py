@@ -281,6 +281,6 @@ def reading_report(
 
 
 def held_out_texts(count: int) -> list[str]:
-    """Return the texts to synthesise: answers that no training has, repeated up to ``count``."""
+    """Return ``count`` texts to synthesise: answers outside a synthesiser's training, repeated as needed."""
     texts = held_out_answers(count)
     return [texts[index % len(texts)] for index in range(count)]

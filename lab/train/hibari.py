@@ -109,7 +109,7 @@ class Hibari:
         self.symbols = {accent: known if accent == ENGLISH[0] else _translated(known) for accent in ENGLISH}
 
     def speak(self, voice: Voice, text: str, between: str = " ") -> OutputFrame:
-        """Synthesise ``text`` in an accent, by the voice's throat.
+        """Synthesise ``text`` in the accent of ``voice``, modified by the voice's throat, if any.
 
         ``between`` are the symbols between words. The same text and voice give the same sound.
 

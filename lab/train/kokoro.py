@@ -198,7 +198,7 @@ class Kokoro:
         self._voices = folder / "voices"
 
     def speak(self, voice: Voice, text: str, between: str = " ") -> OutputFrame:
-        """Synthesise ``text`` with a voice, or the mean of several, modified by its throat.
+        """Synthesise ``text`` with a voice or the mean of several, modified by the voice's throat, if any.
 
         ``between`` are the symbols between words: ", " makes a list of them, with pauses.
 

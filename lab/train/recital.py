@@ -27,13 +27,13 @@ SENTENCES: Final = 24
 
 
 def held_out_answers(count: int) -> list[str]:
-    """Return answers that no training has."""
+    """Return up to ``count`` random answers that a synthesiser's training excludes."""
     answers = [answer for answer in Domain().answers() if is_answer_held_out(answer)]
     return random.Random(0).sample(answers, min(count, len(answers)))
 
 
 def share_understood(said: Sequence[str], heard: Sequence[str]) -> float:
-    """Return the share of spoken words that were correct; a sentence counts at worst as completely wrong."""
+    """Return the share of words that were understood; a sentence counts at worst as completely wrong."""
     words = sum(len(text.split()) for text in said)
     wrong = sum(
         min(len(text.split()), word_errors(text, other)) for text, other in zip(said, heard, strict=True)

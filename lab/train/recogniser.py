@@ -58,7 +58,7 @@ def answers_grammar() -> str:
 
 
 def questions_grammar() -> str:
-    """Return a JSGF grammar of every phrasing without words around it, including held-out phrasings."""
+    """Return a JSGF grammar of every phrasing without words around it, and of every held-out phrasing."""
     slots = {"add": ("<n>", "<n>"), "subtract": ("<n>", "<n>"), "count": ("<n>", "<n>")}
     named = {"colour": "<thing>", "sound": "<animal>", "next": "<when>"}
     asked = []

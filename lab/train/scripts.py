@@ -55,7 +55,7 @@ def entries_of(text: str, spec: ModelSpec, tokenizer: TalkerTokenizer) -> list[T
 def cues(entries: Sequence[TextEntry], starts: Sequence[int], rules: ScriptRules, steps: int) -> Cues:
     """Run a script with a model that always requests words in time; returns its text by step.
 
-    ``starts`` are the frames of sound in which entries begin, including the end (the last entry). The machine
+    ``starts`` are the frames of sound in which entries begin, including the end (the last entry). The script
     deviates if they are closer together or further apart than it allows.
     """
     script = Script(rules)

@@ -51,8 +51,10 @@ NEAR_CODES = 8
 
 
 def further(settings: Settings) -> Settings:
-    """Return the settings for a talker that can already add, speak and listen; at 6 sums a step it forgot
-    some."""
+    """Return the settings for a talker that can already add, speak and listen.
+
+    At 6 sums a step it forgot some.
+    """
     return replace(settings, sums=12, voice_every_steps=4, head_alone_steps=150)
 
 
@@ -74,7 +76,7 @@ def recitable(domain: Domain) -> list[tuple[str, int]]:
 
 
 def voicebox_in(folder: Path, codec: Path, mimi: Any, tokenizer: TalkerTokenizer) -> Voicebox:
-    """Return every answer in codes, kept in a trainer's folder by codec and answers."""
+    """Return the voicebox of every answer, stored in a trainer's folder by codec and answers."""
     wanted = Domain().answers()
     made_of = hashlib.sha256((codec / "mimi.safetensors").read_bytes() + repr(wanted).encode())
     path = folder / f"voicebox-{made_of.hexdigest()[:12]}.npz"
@@ -179,8 +181,8 @@ class Trainer:
         return {name: part.item() for name, part in parts.items()}
 
     def notes(self) -> dict[str, float]:
-        """Return values for the log at intervals: the number of questions, and marks; the best checkpoint is
-        kept."""
+        """Return values for the log at intervals: the number of questions, and the marks of a test; the best
+        checkpoint is kept."""
         notes: dict[str, float] = {}
         if self.step % 200 == 0:
             self.look_for_segments()

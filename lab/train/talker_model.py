@@ -170,7 +170,7 @@ def collate(dialogues: list[Dialogue], silence: CodeArray, tokenizer: TalkerToke
 
 
 class Talker(nn.Module):
-    """The talker in training: upstream's LM, and a head that spells its input (not in the checkpoint)."""
+    """The talker in training: upstream's LM, and an unsaved head that predicts the words of its input."""
 
     def __init__(self, config: Mapping[str, Any], settings: Settings, near: Tensor | None = None) -> None:
         """``near`` ``[8, card, N]`` are the codes that may replace each."""

@@ -32,7 +32,7 @@ class Throat:
 
     @classmethod
     def drawn(cls, rng: random.Random) -> Throat:
-        """Draw a throat from a tall man's to a child's, fast or slow, each part independently."""
+        """Draw a throat between a tall man's and a child's, and a pace; each value is independent."""
         return cls(
             rng.uniform(0.78, 1.26), 70 * 3.8 ** rng.random(), rng.uniform(0.3, 1.8), rng.uniform(0.75, 1.35)
         )

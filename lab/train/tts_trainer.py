@@ -318,8 +318,8 @@ class Trainer:
         return {name: part.item() for name, part in parts.items()}
 
     def notes(self) -> dict[str, float]:
-        """Return values for the log at intervals: the number of readings, and recitals; the best checkpoint
-        is kept."""
+        """Return values for the log at intervals: the number of readings, and how well each voice is
+        understood; the best checkpoint is kept."""
         notes: dict[str, float] = {}
         if self.step % 200 == 0:
             self.look_for_readings()

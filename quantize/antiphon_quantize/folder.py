@@ -23,7 +23,7 @@ Approve: TypeAlias = Callable[[Checkpoint], None]
 
 
 def approve_all(checkpoint: Checkpoint) -> None:
-    """Accept any folder."""
+    """Accept any checkpoint."""
 
 
 def check_target(out: Path, *, source: Path, force: bool) -> None:
@@ -81,7 +81,7 @@ class Journal:
         self._file = file
 
     def note(self, name: str, **values: Any) -> None:
-        """Record that ``name`` is complete, with numbers to keep; on the disk when this returns."""
+        """Record on disk that the part ``name`` is complete, with ``values`` to keep."""
         self._file.write(json.dumps({"name": name, **values}).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())

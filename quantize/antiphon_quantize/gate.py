@@ -1,4 +1,4 @@
-"""``antiphon gate A B``: whether a smaller model keeps its quality, by limits with reasons."""
+"""``antiphon gate A B``: checks that the model B keeps the quality of A within limits."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def make_check(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command line; return 1 if a limit is exceeded.
+    """Run the command line; return 1 if the candidate misses a limit.
 
     Raises:
         AntiphonError: the two cannot be compared, or cannot be run.

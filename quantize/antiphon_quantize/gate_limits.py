@@ -117,7 +117,7 @@ def common_limits() -> tuple[Limit, ...]:
 
 
 def parse_limit(text: str) -> Limit:
-    """A limit as text: "text kl<=0.01", "* agreement>=0.9".
+    """Read a limit such as "text kl<=0.01" or "* agreement>=0.9".
 
     Raises:
         ConfigError: the text is not a limit.
@@ -184,7 +184,7 @@ def slower(verdict: Verdict) -> str | None:
 
 
 def render(verdict: Verdict) -> str:
-    """The table, the reasons of the missed limits, and the verdict."""
+    """The verdict as text: the table of measures, the reasons of the missed limits, and a summary."""
     head = ("measure", "baseline", "candidate", "value", "limit", "", "")
     title = f"{verdict.candidate} compared with {verdict.baseline}: {verdict.material}"
     reasons = {

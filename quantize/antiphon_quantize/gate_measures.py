@@ -99,7 +99,7 @@ def _row(a: FloatArray, b: FloatArray, said: Codes) -> tuple[float, float, float
 
 
 def measure_tokens(a: FloatArray, b: FloatArray, tokens: Mapping[str, int]) -> Iterator[Measure]:
-    """The mean and the largest change of the probability of single tokens.
+    """Measure how the probabilities of single tokens change: the mean change and the largest change.
 
     The mean is the mean change of log-odds over the frames in which the token is neither excluded nor
     certain. A shifted logit changes them equally in every frame; rounding changes them in both directions, so

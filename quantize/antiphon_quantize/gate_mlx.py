@@ -1,4 +1,4 @@
-"""The mlx backend under evaluation: its own modules and state, with every choice of a token recorded."""
+"""Evaluates the mlx backend with its own modules and state, and records the logits of its choices."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MlxTeacherForcing:
 
 
 class MlxEvalModel:
-    """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+    """An :class:`antiphon_quantize.gate_subject.EvalModel` on the mlx backend."""
 
     def __init__(self, backend: Backend) -> None:
         """Take ownership of a new backend."""
@@ -54,7 +54,7 @@ class MlxEvalModel:
         return named
 
     def encode(self, pcm: FloatArray) -> Codes:
-        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.encode`."""
         rows, executor = self._fresh(len(pcm)), self._executor
         with executor.on_device():
             parts = np.split(pcm, pcm.shape[1] // executor.spec.frame_samples, axis=1)
@@ -62,7 +62,7 @@ class MlxEvalModel:
             return np.stack(codes, axis=1).astype(np.int64)
 
     def decode(self, codes: Codes) -> FloatArray:
-        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.decode`."""
         rows, executor = self._fresh(len(codes)), self._executor
         with executor.on_device():
             parts = enumerate(codes.swapaxes(0, 1).astype(np.int32))
@@ -70,7 +70,7 @@ class MlxEvalModel:
             return np.concatenate(heard, axis=1)
 
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
-        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.answer`."""
         for row, own in enumerate(parameters):
             self.backend.set_parameters(row, own)
         rows, executor = self._fresh(len(heard)), self._executor
@@ -80,7 +80,7 @@ class MlxEvalModel:
         return np.maximum(np.stack(said[known(self._spec).max_delay :], axis=1), 0).astype(np.int64)
 
     def think(self, heard: Codes, said: Codes) -> Logits:
-        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.think`."""
         rows, executor, spec = self._fresh(len(heard)), self._executor, known(self._spec)
         collector, nothing = StepCollector(spec), np.zeros((len(heard), 0, spec.card), np.float32)
         with executor.on_device():
@@ -95,5 +95,5 @@ class MlxEvalModel:
 
 
 def at(frame: int, rows: IntArray) -> Frames:
-    """The age of each of ``rows``: all have processed ``frame`` frames."""
+    """The ages of ``rows``, int64 ``[len(rows)]``: each row has processed ``frame`` frames."""
     return np.full(len(rows), frame, np.int64)

@@ -1,4 +1,4 @@
-"""The onnx backend under evaluation: its own graphs, and the depformer's with its logits as outputs.
+"""Evaluates the onnx backend with its own graphs; the depformer's graph also outputs its logits.
 
 The depformer's graph itself chooses tokens, by a race that begins with a TopK of the logits
 (:func:`antiphon_quantize.onnx_modules.race`). The first inputs of its TopK nodes, in order, are therefore the
@@ -33,7 +33,7 @@ SURE: Final = np.float32(1e30)
 
 
 class OnnxEvalModel:
-    """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+    """An :class:`antiphon_quantize.gate_subject.EvalModel` on the onnx backend."""
 
     def __init__(self, checkpoint: Checkpoint, backend: Backend) -> None:
         """Take ownership of a new backend of ``checkpoint``."""
@@ -49,19 +49,19 @@ class OnnxEvalModel:
         return self._stages[stage]
 
     def encode(self, pcm: FloatArray) -> Codes:
-        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.encode`."""
         stage, rows = self._fresh("encode"), first(len(pcm))
         frames = np.split(pcm, pcm.shape[1] // self._spec.frame_samples, axis=1)
         return np.stack([stage.run(rows, {"pcm": frame})["codes"] for frame in frames], axis=1)
 
     def decode(self, codes: Codes) -> FloatArray:
-        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.decode`."""
         stage, rows = self._fresh("decode"), first(len(codes))
         heard = [stage.run(rows, {"codes": frame})["pcm"] for frame in codes.swapaxes(0, 1)]
         return np.concatenate(heard, axis=1)
 
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
-        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.answer`."""
         spec, rows, watch, said = known(self._spec.lm), first(len(heard)), Stopwatch(), []
         language = Language(spec, self._fresh("lm"), self._stages.get("depformer"))
         for row, own in enumerate(parameters):
@@ -73,7 +73,7 @@ class OnnxEvalModel:
         return np.stack(said[spec.max_delay :], axis=1).astype(np.int64)
 
     def think(self, heard: Codes, said: Codes) -> Logits:
-        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.think`."""
         spec, rows = known(self._spec.lm), first(len(heard))
         stage, delays, collector = self._fresh("lm"), DelayRings(spec, rows.size), StepCollector(spec)
         for index, frame in enumerate(heard.swapaxes(0, 1)):

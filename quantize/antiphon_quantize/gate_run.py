@@ -57,7 +57,7 @@ class Ticker:
         self._frames = pcm.reshape(-1, backend.info.spec.frame_samples)
 
     def tick_ms(self) -> float:
-        """Milliseconds of one step."""
+        """Run one step, and return its duration in milliseconds."""
         frame = self._frames[self._ticks % len(self._frames)][None]
         row, is_first = np.zeros(1, np.int32), np.array([self._ticks == 0])
         inputs = StepInputs(row, is_first, frame)
@@ -169,7 +169,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The held-out set: recordings, at most ``frames`` of each; ``questions``; and ``turns`` of timing.
+    """The material of a comparison: recordings, of each at most ``frames`` frames; questions; timed steps.
 
     The model has ``rows`` rows, for questions in parallel; or one row for each recording if there are more
     recordings.
@@ -186,7 +186,7 @@ class Material:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The results of one side."""
+    """The results of one side of a comparison."""
 
     heard: CodecOutput | None
     said: Codes | None

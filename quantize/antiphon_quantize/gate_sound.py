@@ -1,4 +1,4 @@
-"""The sound of a gate's recordings, and the output of two codecs for it.
+"""Recordings for the gate, and measures of how two codecs reproduce them.
 
 The similarity of two recordings is measured by STOI (intelligibility), SI-SDR (waveform) and mel bands
 (timbre). Taal, Hendriks, Heusdens and Jensen 2011, "An Algorithm for Intelligibility Prediction of
@@ -128,7 +128,7 @@ def _normalised(x: Floats) -> Floats:
 
 
 def resample(x: Samples, source_rate: int, target_rate: int) -> Floats:
-    """``x [N]`` at another rate, ``[ceil(N * target / source)]``: a Kaiser-windowed sinc, 60 dB down.
+    """``x [N]`` at another rate, ``[ceil(N * target / source)]``, by a Kaiser-windowed sinc.
 
     The filter is the one of the published evaluations of STOI (Octave's ``resample``).
     """
@@ -215,7 +215,7 @@ class Sound:
 
 
 def built_in_clips() -> list[Path]:
-    """The recordings of the package."""
+    """The recordings in the package ``antiphon_client``, sorted."""
     folder = Path(str(resources.files("antiphon_client"))) / "clips"
     return sorted(path for path in folder.iterdir() if path.suffix == ".ogg")
 
@@ -287,7 +287,7 @@ def measure_distortion(a: FloatArray, b: FloatArray) -> Measure:
 
 
 def measure_pesq(clean: FloatArray, a: FloatArray, b: FloatArray, rate: int) -> Measure:
-    """Wide-band PESQ (ITU-T P.862.2) by the package ``pesq``, if installed."""
+    """The loss of wide-band PESQ (ITU-T P.862.2) from ``a`` to ``b``; needs the package ``pesq``."""
     if find_spec("pesq") is None:
         return not_measured("codec pesq loss", "no module pesq: pip install pesq (it needs a C compiler)")
     package = import_module("pesq")

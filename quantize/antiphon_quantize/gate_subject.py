@@ -1,4 +1,4 @@
-"""A model under evaluation: free replies, logits under forced replies, and answers to questions.
+"""Evaluates a model: its free replies, its logits for forced replies, and its answers to questions.
 
 A folder of spoken questions has ``*.npz`` shards. Each has ``codes`` int16 ``[K, frames]``, the codes of all
 questions in order; ``ends``, the end of each; ``sizes``, the number of questions in each scene; ``strips``
@@ -49,13 +49,13 @@ class Logits:
 
 
 def known(part: T | None) -> T:
-    """``part``, which this model must have; an AssertionError if it is None."""
+    """Return ``part``, which this model must have; raise AssertionError if it is None."""
     assert part is not None
     return part
 
 
 def stream_name(stream: int) -> str:
-    """ "text", "semantic", "acoustic 2", ... for the streams of a model's own voice, text being 0."""
+    """The name of an output stream: "text" for 0, "semantic" for 1, then "acoustic 2" and so on."""
     return ("text", "semantic")[stream] if stream < 2 else f"acoustic {stream}"
 
 
@@ -81,7 +81,7 @@ class EvalModel(Protocol):
 
 
 class StepCollector:
-    """Collects logits step by step, and puts them in the order of frames: a stream is late by its delay."""
+    """Collects logits step by step, and orders them by frame: each stream lags by its delay."""
 
     def __init__(self, spec: LMSpec) -> None:
         """Start without a step."""
@@ -99,7 +99,7 @@ class StepCollector:
         return tokens
 
     def add(self, text: FloatArray, voice: FloatArray, pauses: FloatArray) -> None:
-        """Add a step's ``[n, text_card]``, ``[n, dep_q, card]`` and ``[n, heads]``."""
+        """Add a step's logits ``[n, text_card]`` and ``[n, dep_q, card]``, and its pauses ``[n, heads]``."""
         self._steps.append((text, voice, pauses))
 
     def thoughts(self) -> Logits:
@@ -195,7 +195,7 @@ class Questions:
 
 
 def read_questions(folder: Path, lm: LMSpec, tokenizer: Tokenizer, most: int) -> Questions:
-    """At most ``most`` questions of a folder, chosen evenly by a fixed seed.
+    """At most ``most`` questions of a folder, chosen at random with a fixed seed.
 
     Raises:
         ConfigError: the folder has no questions.

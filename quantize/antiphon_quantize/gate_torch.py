@@ -1,4 +1,4 @@
-"""The torch backend under evaluation: its own modules and state, with every choice of a token recorded.
+"""Evaluates the torch backend with its own modules and state, and records the logits of its choices.
 
 The text that a tts model samples is only its request for the next word; its text input comes from the script
 (:mod:`antiphon.models.script`). ``said`` therefore contains the requests, and the script is replayed with
@@ -58,7 +58,7 @@ def pipeline_of(backend: Backend) -> Pipeline:
 
 
 class TorchEvalModel:
-    """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+    """An :class:`antiphon_quantize.gate_subject.EvalModel` on the torch backend."""
 
     def __init__(self, backend: Backend) -> None:
         """Take ownership of a new backend."""
@@ -71,7 +71,7 @@ class TorchEvalModel:
 
     @torch.inference_mode()
     def encode(self, pcm: FloatArray) -> Codes:
-        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.encode`."""
         pipeline = self._fresh()
         frames = torch.split(torch.from_numpy(pcm), pipeline.spec.frame_samples, dim=1)
         step = pipeline.state.step(range(len(pcm)))
@@ -80,7 +80,7 @@ class TorchEvalModel:
 
     @torch.inference_mode()
     def decode(self, codes: Codes) -> FloatArray:
-        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.decode`."""
         pipeline = self._fresh()
         step = pipeline.state.step(range(len(codes)))
         frames = torch.from_numpy(codes).unbind(dim=1)
@@ -89,7 +89,7 @@ class TorchEvalModel:
 
     @torch.inference_mode()
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
-        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.answer`."""
         pipeline = self._fresh()
         generator, sampler = known(pipeline.generator), known(pipeline.sampler)
         for row, own in enumerate(parameters):
@@ -101,7 +101,7 @@ class TorchEvalModel:
 
     @torch.inference_mode()
     def think(self, heard: Codes, said: Codes) -> Logits:
-        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.think`."""
         pipeline = self._fresh()
         generator, spec = known(pipeline.generator), known(pipeline.spec.lm)
         step, collector, rows = pipeline.state.step(range(len(heard))), StepCollector(spec), len(heard)
@@ -155,8 +155,9 @@ class TtsEvalModel(TorchEvalModel):
 
     @torch.inference_mode()
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
-        """See :class:`antiphon_quantize.gate_subject.EvalModel`. The text stream contains the requests, and
-        is -1 in frames before the audio's delay.
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.answer`.
+
+        The text stream contains the requests, and is -1 in frames before the audio's delay.
         """
         rows, steps = heard.shape[:2]
         pipeline, scripts = self._told(rows, steps)
@@ -182,7 +183,7 @@ class TtsEvalModel(TorchEvalModel):
 
     @torch.inference_mode()
     def think(self, heard: Codes, said: Codes) -> Logits:
-        """See :class:`antiphon_quantize.gate_subject.EvalModel`."""
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.think`."""
         rows, steps = heard.shape[:2]
         pipeline, scripts = self._told(rows, steps)
         generator, spec = known(pipeline.generator), known(self._spec.lm)
@@ -205,6 +206,6 @@ class TtsEvalModel(TorchEvalModel):
 
 
 def advance(scripts: Sequence[Script], asked: Tensor) -> None:
-    """Advance every script by a step, with the token that its row sampled: a request or none."""
+    """Advance every script by a step with the token that its row sampled: a request for a word, or none."""
     for script, token in zip(scripts, asked.tolist(), strict=True):
         script.advance(token)

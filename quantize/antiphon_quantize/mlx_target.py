@@ -141,7 +141,7 @@ def make_plan(path: Path, lm: LMSpec, recipe: Recipe) -> MlxPlan:
 
 
 def widest_group(columns: int, most: int) -> int | None:
-    """The widest group up to ``most`` that divides a row, or None."""
+    """The widest group up to ``most`` that divides a row of ``columns`` weights; None if there is none."""
     return next((size for size in reversed(GROUP_SIZES) if size <= most and columns % size == 0), None)
 
 

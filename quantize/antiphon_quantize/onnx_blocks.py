@@ -192,7 +192,7 @@ class TensorWriter:
 
 @contextmanager
 def writing_data(graph: Path, *, external: bool) -> Iterator[TensorWriter]:
-    """A writer for the graph ``graph``; ``external`` data goes into ``graph`` + ".data"."""
+    """A tensor writer for the graph ``graph``; ``external`` data goes into ``graph`` + ".data"."""
     if not external:
         yield TensorWriter(None, "")
         return

@@ -1,4 +1,4 @@
-"""Exports one stage to one ONNX file, with its entry of the graph table, including aliased state."""
+"""Exports one stage of a model to an ONNX file, and describes it for the manifest's table of graphs."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def save_whole(program: torch.onnx.ONNXProgram, path: Path) -> None:
 
 
 def export_stage(stage: ExportedStage, path: Path, role: str, save: Save = save_whole) -> GraphFormat:
-    """Write a stage to ``path`` and describe it, without computing: no weights and no state are read."""
+    """Write the graph of a stage to ``path`` and describe it; the stage is traced, not run."""
     state = [torch.empty((EXAMPLE_ROWS, *spec.shape), dtype=spec.dtype) for spec in stage.specs]
     execute = [torch.ones(EXAMPLE_ROWS, dtype=torch.bool)] if state else []
     arguments = (*stage.example(EXAMPLE_ROWS), *execute, *state)

@@ -28,7 +28,7 @@ Shape: TypeAlias = tuple[int | None, ...]
 
 
 class GraphView:
-    """One pass over a graph. Replacements are collected, and :meth:`write` applies them at once."""
+    """A graph with an index of its tensors; :meth:`write` applies all collected replacements at once."""
 
     def __init__(self, graph: GraphProto) -> None:
         """Index a graph."""
@@ -50,13 +50,13 @@ class GraphView:
         self._replaced: dict[int, list[NodeProto]] = {}
 
     def maker(self, name: str, operator: str) -> NodeProto | None:
-        """The node that makes a tensor, if it has this operator."""
+        """The node that makes a tensor, if the node has this operator, else None."""
         node = self._makers.get(name)
         return node if node is not None and node.op_type == operator else None
 
     def chain(self, name: str, *operators: str) -> NodeProto | None:
-        """The last node of a chain of operators, which is followed from a tensor upwards through first
-        inputs.
+        """Follow first inputs from a tensor upwards through nodes with these operators, and return the last
+        node; None if a node has another operator.
         """
         node = None
         for operator in operators:
@@ -84,7 +84,7 @@ class GraphView:
         return numpy_helper.to_array(tensor) if tensor.ByteSize() < CONSTANT_BYTES else None
 
     def attribute(self, node: NodeProto, name: str, default: Any = None) -> Any:
-        """A node's attribute."""
+        """The value of a node's attribute ``name``, or ``default``."""
         for entry in node.attribute:
             if entry.name == name:
                 return helper.get_attribute_value(entry)
@@ -100,7 +100,7 @@ class GraphView:
         return name
 
     def flatten(self, name: str) -> bool:
-        """Reshape a weight to one axis, if it has only one axis longer than 1; returns whether it has."""
+        """Reshape a weight to one axis if exactly one of its axes is longer than 1; return whether it was."""
         tensor = self._weights.get(name)
         if tensor is None or sum(extent > 1 for extent in tensor.dims) != 1:
             return False
@@ -145,8 +145,7 @@ INTERLEAVED = 1
 
 
 def fuse_rotations(graph: GraphProto) -> None:
-    """Replace each rotation of interleaved pairs by position (``[n, H, T, D]`` to the same shape) by one
-    node.
+    """Replace the nodes of each rotary embedding of interleaved pairs (``[n, H, T, D]``) by one node.
 
     The runtime's node looks angles up in a table by position; here the table has this pass's own angles, one
     line for each row and position, and the positions are its line numbers.
@@ -236,7 +235,7 @@ class Attention:
 
 
 def fuse_short_attention(graph: GraphProto) -> None:
-    """Replace every attention without a mask whose keys all belong to this frame by GroupQueryAttention.
+    """Replace every unmasked attention that reads only keys of its own frame by GroupQueryAttention.
 
     The node keeps keys and values internally, in one tensor for each layer and token.
     """

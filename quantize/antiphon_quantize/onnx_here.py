@@ -1,4 +1,4 @@
-"""Chooses among folders of graphs, for each stage of a model, the graph that is fastest on this processor."""
+"""For each stage of a model, chooses from several folders the graph that is fastest on this processor."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def _open(form: Checkpoint, stage: str, threads: int, rows: int) -> Graph:
 
 
 def fastest(group: Sequence[Sequence[Times]]) -> int:
-    """The form with the lowest time of a group of stages, all numbers of rows alike; the first one unless
-    another gains more than noise.
+    """The index of the form whose times in ``group`` have the lowest geometric mean; 0 unless another form is
+    faster by more than noise.
     """
     means = [
         geometric_mean([time for stage in group for time in stage[form].values()])

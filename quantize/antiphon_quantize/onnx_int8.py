@@ -1,4 +1,4 @@
-"""INT8 attention and convolutions for exported graphs, and the project's own ONNX translations.
+"""INT8 attention and convolutions for exported graphs, and translations of torch operators to ONNX.
 
 **Rings**: attention multiplies integers with the content of the ring. ONNX Runtime has a routine for one row
 of bytes times a matrix of signed bytes, which reads the matrix in place. This routine supports no zero point,
@@ -58,7 +58,7 @@ SMALLEST: Final = 1e-12
 
 @torch.library.custom_op("antiphon::multiply_bytes", mutates_args=())
 def multiply_bytes(left: Tensor, right: Tensor) -> Tensor:
-    """Bytes ``[..., 1, K]`` times signed bytes ``[..., K, N]``: int32, leading axes as in torch.matmul."""
+    """Multiply uint8 ``[..., 1, K]`` by int8 ``[..., K, N]`` to int32; leading axes as in torch.matmul."""
     return torch.matmul(left.int(), right.int())
 
 
@@ -80,7 +80,7 @@ def _(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class IntegerRing(KVRing):
-    """A ring of INT8 in exported graphs, with one slot more than positions.
+    """A ring of INT8 keys and values in exported graphs, with one slot more than positions.
 
     State, row first: ``{name}.k_across`` int8 ``[H, D, slots]``, ``{name}.v`` int8 ``[H, slots, D]``, and
     float32 ``[H, slots]`` ``{name}.k_scale``, ``{name}.v_scale`` and ``{name}.k_offset``, the excess score of
@@ -113,7 +113,7 @@ class IntegerRing(KVRing):
 
 
 class IntegerAttention(SelfAttention):
-    """Self-attention of a loaded layer over an :class:`IntegerRing`, of one frame's positions."""
+    """Self-attention of a loaded layer over an :class:`IntegerRing`, for the positions of one frame."""
 
     def __init__(self, attention: SelfAttention) -> None:
         """Take ownership of a layer's matrices."""
@@ -181,7 +181,7 @@ def _rounded(values: Tensor, largest: float) -> tuple[Tensor, Tensor]:
 
 
 def round_rings(transformer: StreamingTransformer, least_bytes: int | None) -> None:
-    """Keep keys and values in INT8 in layers of a loaded transformer.
+    """Make layers of a loaded transformer keep keys and values in INT8.
 
     The layers are those whose ring of a row takes ``least_bytes`` or more in float32; None selects no layer.
     """
@@ -215,7 +215,10 @@ def _(values: Tensor, scale: Tensor, middle: int) -> Tensor:  # noqa: ARG001
 
 @torch.library.custom_op("antiphon::multiply_rounded", mutates_args=())
 def multiply_rounded(values: Tensor, weight: Tensor, scale: Tensor, middle: int) -> Tensor:
-    """Bytes ``[n, T, K]``, less ``middle``, times ``weight`` int8 ``[K, N]`` times ``scale [N]``: float32."""
+    """Compute ``(values - middle) @ weight * scale`` in float32.
+
+    ``values`` is uint8 ``[n, T, K]``, ``weight`` int8 ``[K, N]``, ``scale`` float32 ``[N]``.
+    """
     return torch.matmul(values.int() - middle, weight.int()).float() * scale
 
 
@@ -225,7 +228,7 @@ def _(values: Tensor, weight: Tensor, scale: Tensor, middle: int) -> Tensor:  # 
 
 
 class IntegerConv(StreamingConv):
-    """A convolution after an ELU, or a transposed one, positions first: ``[n, T, in]`` to ``[n, T', out]``.
+    """An INT8 convolution after an ELU, plain or transposed: ``[n, T, in]`` to ``[n, T', out]``.
 
     A window has ``parts`` strides of inputs, and its product has ``places`` positions of the output. State,
     row first: ``{name}.past`` float32 ``[positions, in]``, the inputs before the first window.
@@ -262,7 +265,7 @@ class IntegerConv(StreamingConv):
             yield TensorSpec(f"{self.name}.past", (self.past_positions, self.in_channels), torch.float32)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """See the class."""
+        """Map ``[n, T, in]`` to ``[n, T', out]``."""
         if self.past_positions:
             x = torch.cat([step.read(f"{self.name}.past"), x], dim=1)
             step.write(f"{self.name}.past", x[:, -self.past_positions :])
@@ -285,7 +288,7 @@ class IntegerConv(StreamingConv):
 
 
 class IntegerLinear(nn.Module):
-    """A linear layer over several positions, ``[n, T, in]`` to ``[n, T, out]``, of INT8.
+    """An INT8 linear layer for several positions: ``[n, T, in]`` to ``[n, T, out]``.
 
     Each position has a scale for its inputs, and each output a scale for its weights.
     """
@@ -300,7 +303,7 @@ class IntegerLinear(nn.Module):
         self.bias = layer.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """See the class."""
+        """Map ``[n, T, in]`` to ``[n, T, out]``."""
         count, width = x.shape[1:]
         scale = x.abs().amax(dim=-1).clamp_min(SMALLEST_STEP) / LARGEST
         rows = round_by_row(x.reshape(-1, 1, width), scale.reshape(-1), DECODER_MIDDLE)
@@ -338,7 +341,9 @@ def round_convolutions(mimi: Mimi, most_positions: Mapping[str, int]) -> None:
 
 
 def round_network(network: Seanet, most_positions: int, *, middle: int) -> None:
-    """See :func:`round_convolutions`; bytes count from -1 if ``middle`` is 0, and otherwise are symmetric."""
+    """Do :func:`round_convolutions` for one half of a codec; bytes count from -1 if ``middle`` is 0, and
+    otherwise are symmetric.
+    """
     layers: list[nn.Module] = []
     is_turned = False
     for layer in network.model:
@@ -436,17 +441,17 @@ def divide(x: Any, divisor: Any, rounding_mode: str | None = None) -> Any:
 
 
 def translate_multiply_bytes(left: Any, right: Any) -> Any:
-    """See :func:`multiply_bytes`; without zero points the runtime reads the right side in place."""
+    """Translate :func:`multiply_bytes`; without zero points the runtime reads the right side in place."""
     return op.MatMulInteger(left, right)
 
 
 def translate_nearest_bytes(values: Any) -> Any:
-    """See :func:`nearest_bytes`: rounding and conversion in one pass."""
+    """Translate :func:`nearest_bytes` to one operator that rounds and converts."""
     return op.QuantizeLinear(values, 1.0, op.Cast(0, to=UINT8))
 
 
 def translate_round_by_row(values: Any, scale: Any, middle: int) -> Any:
-    """See :func:`round_by_row`."""
+    """Translate :func:`round_by_row` to operators of ONNX."""
     if not middle:
         return op.QuantizeLinear(values, scale, axis=0)
     zeros = op.Expand(op.Cast(middle, to=UINT8), op.Shape(scale))
@@ -454,7 +459,7 @@ def translate_round_by_row(values: Any, scale: Any, middle: int) -> Any:
 
 
 def translate_multiply_rounded(values: Any, weight: Any, scale: Any, middle: int) -> Any:
-    """See :func:`multiply_rounded`; a rule of ``onnx_fusions`` fuses the nodes."""
+    """Translate :func:`multiply_rounded`; a rule of ``onnx_fusions`` fuses the nodes."""
     found = op.MatMulInteger(values, weight, *([op.Cast(middle, to=UINT8)] if middle else []))
     return op.Mul(op.Cast(found, to=FLOAT), scale)
 

@@ -63,7 +63,7 @@ class ExportedStage(nn.Module):
         raise NotImplementedError
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """See the class."""
+        """Run the stage on its inputs, ``exec`` and its state; return its outputs and the next state."""
         count = len(self.inputs)
         if not self.specs:
             return self.run(tensors, MaskedStep({}))
@@ -141,7 +141,7 @@ class LanguageStage(ExportedStage):
 
 
 class DepformerStage(ExportedStage):
-    """All audio tokens of a frame, sampled according to ``docs/sampling.md``.
+    """Samples all audio tokens of a frame, according to ``docs/sampling.md``.
 
     Inputs: ``hidden [n, dim]``, ``text`` int64 ``[n]``, ``noise`` float32 ``[n, steps, card]`` (the Gumbel
     noise of every token), ``inverse_temperature`` float32 ``[n]``, and ``topk`` int64 ``[n]`` from 1 to

@@ -172,7 +172,7 @@ def stage_makers(
     int8_ring_bytes: int | None = None,
     int8_convolution_positions: Mapping[str, int] | None = None,
 ) -> Mapping[str, Callable[[], ExportedStage]]:
-    """The exporter of each stage of a checkpoint, in float32, except for parts that the recipe makes INT8.
+    """Functions that make a checkpoint's stages for export, in float32 except for the selected INT8 parts.
 
     Raises:
         UnsupportedError: the weights are already INT8, or the tts model uses guidance by doubled rows.

@@ -89,7 +89,7 @@ class FlowLayer(nn.Module):
         self.linear1, self.linear2 = Linear(dim, hidden), Linear(hidden, dim)
 
     def forward(self, x: Tensor, past: Past, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """See :class:`CachedAttention`."""
+        """Map ``x [n, T, dim]``, ``keys`` and ``values`` to the same shapes, see :class:`CachedAttention`."""
         update, keys, values = self.self_attn(self.norm1(x), past, keys, values)
         x = x + update
         hidden = functional.gelu(self.linear1(self.norm2(x)), approximate="tanh")
@@ -144,7 +144,7 @@ class FlowTransformer(nn.Module):
 
 
 class TimeEmbedding(nn.Module):
-    """A time between noise (0) and sample (1) as a vector."""
+    """Embeds a time between noise (0) and sample (1) as a vector."""
 
     freqs: Tensor
 
@@ -226,7 +226,7 @@ class FlowNet(nn.Module):
         self.final_layer = FinalLayer(dim, width)
 
     def prepare(self) -> None:
-        """Finish loading: combine all modulations into one product, and compute the times as constants."""
+        """Finish loading: combine all modulations into one product, and compute the times' embeddings."""
         steps = EULER_STEPS if self.kind == "flow_matching" else 1
         moments: list[Tensor] = []
         for step in range(steps):
@@ -433,7 +433,7 @@ def codec_transformer(name: str, table: Mapping[str, Any], positions: int) -> Wi
 
 
 def prepare_half(stage: PcmStage | VoiceEncoderStage) -> None:
-    """Finish loading a half of the codec: compute derived values, and find the state."""
+    """Finish loading one half of a codec: compute derived values, and set ``stage.specs``."""
     found: list[TensorSpec] = []
     for child in stage.modules():
         if isinstance(child, StreamingConv):

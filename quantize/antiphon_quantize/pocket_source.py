@@ -43,7 +43,8 @@ _SHORTER: Final[Mapping[str, str]] = {
 def pocket_makers(
     checkpoint: Checkpoint, int8_positions: Mapping[str, int]
 ) -> dict[str, Callable[[], ExportedStage]]:
-    """The exporter of each stage, in float32 except for the INT8 parts allowed by ``int8_positions``.
+    """Functions that make the stages for export, in float32 except for the INT8 parts that ``int8_positions``
+    allows.
 
     Raises:
         UnsupportedError: the weights are in two files, or the runtime has no operator for the shape.

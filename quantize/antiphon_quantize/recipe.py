@@ -30,7 +30,7 @@ COPIED: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A glob pattern of tensor names, and the reason for its rule.
+    """A rule for the tensors whose names match a glob pattern, and its reason.
 
     ``bits`` replaces the recipe's number of bits; it has no effect in ``keep``.
     """

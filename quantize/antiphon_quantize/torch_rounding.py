@@ -1,4 +1,4 @@
-"""The rounding of a matrix for the torch backend: its formats, the methods, and a recipe's plan of both.
+"""Rounds matrices for the torch backend: formats, methods, and the plan of a recipe for a file.
 
 ``X`` becomes int8, uint8 (two INT4) or float8_e4m3, with ``X_scale``; see
 :mod:`antiphon.backends.torch.quantised` for other parts. AWQ, GPTQ and SmoothQuant use a matrix's inputs:
@@ -53,7 +53,7 @@ class Rounded:
 
 
 def stacked(parts: list[Rounded]) -> Rounded:
-    """The concatenated matrices of several steps, the reverse of their split."""
+    """Concatenate the matrices of several depformer steps to one stack."""
 
     def joined(tensors: list[Tensor | None]) -> Tensor | None:
         found = [tensor for tensor in tensors if tensor is not None]
@@ -71,7 +71,7 @@ Rounder = Callable[[Tensor], Rounded]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A form of weights: its ``dtype`` in the file, and its scales' ``scale_dtype``.
+    """A storage format of weights: their ``dtype`` in the file, and the ``scale_dtype`` of their scales.
 
     ``block`` is the number of weights of a row that share a scale; None means the whole row; ``packed`` the
     number of weights in one number of the file.
@@ -322,8 +322,8 @@ def rounding_of(recipe: Recipe, form: Format) -> Rounding:
 
 @dataclass(frozen=True, slots=True)
 class TorchPlan:
-    """The plan for a file's tensors: their form ``before`` and ``after``, and the linears in each tensor to
-    round.
+    """The plan for a file's tensors: dtypes and shapes ``before`` and ``after``, and for each tensor to round
+    the names of its linears.
 
     A tensor is one linear, or a stack of one for each step of the depformer.
     """

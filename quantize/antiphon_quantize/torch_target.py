@@ -62,7 +62,7 @@ KINDS = (PipelineKind.DUPLEX, PipelineKind.STT)
 
 
 class RowFiles:
-    """The rows of each linear, ``[n, in]``, in files of one folder, in ``dtype``."""
+    """Recorded input rows ``[n, in]`` of linears in ``dtype``, one file in the folder for each linear."""
 
     def __init__(self, folder: Path, dtype: torch.dtype) -> None:
         """Use the folder, which may already contain rows."""
@@ -84,7 +84,7 @@ class RowFiles:
 
 
 def load_recordings(paths: Sequence[Path], sample_rate: int) -> list[FloatArray]:
-    """Recordings ``[N]`` float32, concatenated.
+    """Read recordings: float32 ``[N]`` each, at ``sample_rate`` in Hz.
 
     Raises:
         AudioError: a file does not exist, or is not readable audio.

@@ -72,7 +72,7 @@ def read_keys(data: bytes) -> None:
 
 
 def read_networks(data: bytes) -> None:
-    """Read the networks of an option."""
+    """Read the networks of an option, separated by commas."""
     parse_networks(data.decode("utf-8", "replace").split(","))
 
 

@@ -168,7 +168,7 @@ def _refuse(_target: str, _data: bytes) -> str:
 
 
 class Leases:
-    """The engines by pipeline, made on first use since an import does no work."""
+    """An engine for moved calls of each pipeline, made on first use since an import does no work."""
 
     def __init__(self) -> None:
         """Start without any."""

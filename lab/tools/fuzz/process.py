@@ -47,7 +47,7 @@ class Progress:
     reported_s: float = 0.0
 
     def read(self, line: str) -> None:
-        """Read a line of libFuzzer, most of which report progress."""
+        """Read a line of libFuzzer's output; most lines report progress."""
         found = _PROGRESS.match(line)
         if found is None:
             return

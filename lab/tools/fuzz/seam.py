@@ -84,7 +84,7 @@ class Bench:
 
 
 class Seam:
-    """The benches by pipeline, made on first use since an import does no work."""
+    """A :class:`Bench` for each pipeline, made on first use since an import does no work."""
 
     def __init__(self) -> None:
         """Start without any."""

@@ -1,4 +1,4 @@
-"""All targets by name."""
+"""All fuzz targets, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build the images, twice, and run compose.yaml with them: calls, rolling restarts, a kill, down.
+"""Build the images twice, and run compose.yaml with them: calls, rolling restarts, a kill, the shutdown.
 
     make stack                          as root; ARGS="--torch --cuda" builds the large images too
     python -m lab.tools.stack --again   with the images of the last run

@@ -26,8 +26,7 @@ CALL_S = 12.0
 
 @dataclass(frozen=True)
 class StackPlan:
-    """The settings of the scenario: the workers' models, their shared secret, and the number of calls to hand
-    over."""
+    """The settings of the scenario: the workers' backend and secret, and the number of calls to hand over."""
 
     backend: str
     secret: Path

@@ -54,8 +54,9 @@ TRANSLATION: Final = "translation"
 
 @dataclass(frozen=True, slots=True)
 class DepformerShape:
-    """The small transformer that generates the codebooks of one frame; ``rank`` is the rank of its
-    embeddings; 0 means full rank.
+    """The shape of a depformer, the small transformer that generates the audio tokens of a frame.
+
+    ``rank`` is the rank of its embeddings; 0 means full rank.
     """
 
     layers: int
@@ -95,11 +96,11 @@ class SpeechFamily:
         return PipelineKind.DUPLEX if self.modality == TRANSLATION else PipelineKind(self.modality)
 
     def model(self, _language: str | None = None) -> str:
-        """The value of ``--model``."""
+        """The value of ``antiphon serve --model`` for this checkpoint."""
         return f"hf://{self.repository}"
 
     def languages_of_model(self, _language: str | None = None) -> tuple[str, ...]:
-        """The languages of the model that ``--model`` names: all languages of the checkpoint."""
+        """The languages of the model that :meth:`model` names: all languages of the checkpoint."""
         return self.languages
 
     @property
@@ -131,7 +132,7 @@ class SpeechFamily:
         return self.temporal_parameters + self.depformer_parameters + self.embedding_parameters
 
     def weight_bytes(self, precision: str) -> int:
-        """Bytes of the language model. INT8 is for the transformers; embeddings stay in bf16."""
+        """Bytes of the language model's weights. INT8 is for the transformers; embeddings stay in bf16."""
         if precision == "bf16":
             return 2 * self.parameters
         inner = self.temporal_parameters + self.depformer_parameters
@@ -226,19 +227,19 @@ class PocketFamily:
 
     @property
     def codec_bytes(self) -> int:
-        """Bytes of the encoder."""
+        """Bytes of the encoder's weights."""
         return 4 * self.encoder_parameters
 
     def model(self, language: str | None = None) -> str:
-        """The value of ``--model``: the first model of a language, or of all."""
+        """The value of ``antiphon serve --model``: the first model of ``language`` (default: the first)."""
         return f"pocket://{self.configs[language or self.languages[0]][0]}"
 
     def languages_of_model(self, language: str | None = None) -> tuple[str, ...]:
-        """The language of the model that ``--model`` names."""
+        """The language of the model that :meth:`model` names."""
         return (language or self.languages[0],)
 
     def weight_bytes(self, _precision: str) -> int:
-        """Bytes of the model without the encoder."""
+        """Bytes of the model's weights without the encoder."""
         return 4 * self.parameters
 
     def kv_bytes(self, _precision: str) -> int:
@@ -259,8 +260,10 @@ AudioFamily: TypeAlias = SpeechFamily | PocketFamily
 
 @dataclass(frozen=True, slots=True)
 class ModelFamilies:
-    """All known families, in the file's order; ``read_on`` is the date on which the owners' model cards were
-    read.
+    """All known families, in the order of ``families.toml``.
+
+    ``read_on`` is the date on which the owners' model cards were read.
+
     """
 
     read_on: date

@@ -49,7 +49,7 @@ def card_named(text: str) -> GpuCard | None:
 
 
 def parse_bytes(text: str) -> int:
-    """``24GB``, ``24 GiB``, ``24g`` or ``512B``; GB is 10^9, GiB 2^30.
+    """Convert a size such as ``24GB``, ``24 GiB``, ``24g`` or ``512B`` to bytes; GB is 10^9, GiB 2^30.
 
     Raises:
         ConfigError: the size has another format, or no unit.
@@ -87,8 +87,9 @@ class FitRequest:
 
 @dataclass(frozen=True, slots=True)
 class Fit(Generic[F]):
-    """A model that fits in this precision; ``rows`` is the largest number of rows that leaves the memory
-    reserve free.
+    """A model that fits into the memory in ``precision``.
+
+    ``rows`` is the largest number of rows that leaves the memory reserve free.
     """
 
     family: F
@@ -98,7 +99,7 @@ class Fit(Generic[F]):
 
 
 def speech_facts(family: AudioFamily, precision: str, memory_bytes: int) -> MemoryFacts:
-    """Bytes of the weights including the codec, and bytes per session."""
+    """The memory that a speech model needs: bytes of the weights with the codec, and bytes per session."""
     weights = family.weight_bytes(precision) + family.codec_bytes
     return MemoryFacts(memory_bytes, weights, family.row_bytes(precision))
 
@@ -121,8 +122,11 @@ def matches(family: AudioFamily, request: FitRequest) -> bool:
 
 
 def speech_that_fits(families: Iterable[AudioFamily], request: FitRequest) -> list[Fit[AudioFamily]]:
-    """Models that fit, the best first. A model without conditions to accept precedes one with conditions;
-    then more parameters, then the higher precision come first.
+    """Speech models that fit the request, the best first.
+
+    A model without conditions to accept precedes one with conditions; then more parameters, then the higher
+    precision come first.
+
     """
     fits = []
     for family in families:
@@ -219,7 +223,7 @@ def memory_here(gpus: Iterable[Gpu], host_bytes: int, cores: int) -> Memory:
 
 
 def builtin_manifests() -> list[Manifest]:
-    """The installed built-in models, in the order of :data:`BUILTIN`."""
+    """The manifests of the installed built-in models, in the order of :data:`BUILTIN`."""
     found = []
     for name in BUILTIN:
         try:
@@ -248,8 +252,8 @@ def cached_repositories(cache: Path) -> dict[str, int]:
 
 
 def fits_here(family: AudioFamily, memory: Memory) -> str:
-    """Text on whether a model runs here: the precision and the most sessions by memory, or the reason why
-    not.
+    """Text on whether a model runs here: for a GPU the precision and the most sessions by memory, or the
+    reason why not.
     """
     fits = speech_that_fits([family], FitRequest(memory.bytes))
     if not fits:

@@ -68,7 +68,7 @@ CPU_IMAGE = (
 
 
 def compose_override(fit: Fit[AudioFamily], request: FitRequest, gpus: int = 1) -> str:
-    """A file that ``docker compose`` reads after compose.yaml.
+    """The content of a ``compose.override.yaml`` that serves a recommended model on ``gpus`` GPUs.
 
     Compose reads a file named compose.override.yaml automatically. Each GPU has its own service with the
     requested number of sessions. Lists are JSON, which is valid YAML.
@@ -123,7 +123,7 @@ MODALITIES = ("duplex", TRANSLATION, "stt", "tts", "text")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the command."""
+    """The parser of the command line of ``antiphon models``."""
     parser = Parser(
         prog="antiphon models",
         description="List built-in, cached and published models, with licences and sizes.",
@@ -148,7 +148,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str], today: Callable[[], date] = date.today) -> int:
-    """Run the command line; 0 with a recommendation, else 1.
+    """Run the command line; return 1 if no model fits the request, else 0.
 
     ``today`` is compared with the date of the table of published models, for a warning after six months.
 

@@ -76,7 +76,7 @@ def builtin_table(manifests: Sequence[Manifest]) -> str:
 
 
 def with_notes(head: Row, rows: Sequence[Row], notes: Iterable[Sequence[str]]) -> str:
-    """A table with notes below each row, at most 80 columns wide."""
+    """A table with notes below each row; the notes are wrapped at 80 columns."""
     title, *lines = table([head, *rows]).splitlines()
     found = [title]
     for line, below in zip(lines, notes, strict=True):
@@ -89,7 +89,7 @@ def with_notes(head: Row, rows: Sequence[Row], notes: Iterable[Sequence[str]]) -
 
 
 def cache_lines(cached: Mapping[str, int], cache: Path) -> str:
-    """The models in the hub's cache."""
+    """Text that lists the models in the hub's cache, with their sizes."""
     if not cached:
         return f"in the hub's cache ({cache}): nothing;\na model is fetched when it is first served"
     lines = [f"  hf://{repository}  {gigabytes(size)}" for repository, size in cached.items()]
@@ -101,7 +101,7 @@ FRESH_DAYS = 183
 
 
 def families_age(read_on: date, today: date) -> str:
-    """The date of the table, with a warning if it is over six months old."""
+    """Text with the date of the table of published models, and a warning if it is over six months old."""
     days = (today - read_on).days
     dated = f"published models as of {read_on.isoformat()}"
     if days <= FRESH_DAYS:

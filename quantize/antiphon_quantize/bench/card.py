@@ -1,4 +1,4 @@
-"""The benchmark card (model, machine, command and results), and its JSON, read strictly."""
+"""The values of a benchmark card (models, machine, command and results), and their JSON."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ PREFERRED: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A measure of the gate.
+    """One measure of the quality gate.
 
     ``value`` is the difference or the ratio of ``baseline`` and ``candidate``; these are None if the measure
     compares the two models directly. ``value`` is None if the measure was not taken. ``limit`` and
@@ -88,7 +88,10 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """A model compared with ``baseline``, on ``material``. ``note``: the reason for a missing verdict."""
+    """The gate's result for a model, compared with ``baseline`` on ``material``.
+
+    ``note`` is the reason for a missing verdict.
+    """
 
     baseline: str
     is_passed: bool | None
@@ -104,12 +107,12 @@ class Quality:
 
 
 def not_judged(baseline: str, why: str) -> Quality:
-    """A quality that was not judged, with the reason."""
+    """The quality of a model that the gate did not judge, with the reason."""
     return Quality(baseline, None, "", (), why)
 
 
 def quality_from_json(values: Any, baseline: str, where: str) -> Quality:
-    """The quality in the output of ``antiphon gate --json``; ``where`` names it in messages.
+    """The quality in the output of ``antiphon gate --json``; ``where`` names the output in messages.
 
     Raises:
         ConfigError: the file was not written by the gate.
@@ -157,7 +160,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """``format`` describes the model's files; ``file_bytes`` is the size of its weights."""
+    """Facts of a model; ``format`` describes its files, ``file_bytes`` is the size of its weights."""
 
     name: str
     kind: str
@@ -168,7 +171,9 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class HardwareFacts:
-    """``count`` is the number of GPUs in use, or of processors available to this process; ``threads`` is the
+    """The hardware that runs a model.
+
+    ``count`` is the number of GPUs in use, or of processors available to this process; ``threads`` is the
     number of threads of the model.
     """
 
@@ -180,7 +185,7 @@ class HardwareFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationFacts:
-    """The ``method`` of rounding and its ``calibration``, as text; "none" if there is none."""
+    """The ``method`` that rounded the weights and its ``calibration``, as text; "none" if there is none."""
 
     method: str
     calibration: str
@@ -234,7 +239,7 @@ class RowsResult:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMemory:
-    """Memory in bytes.
+    """Memory of a measured model, in bytes.
 
     ``peak_rss`` is the largest memory of a process that runs only this model; ``device`` the largest
     reservation on its GPU. ``weights`` and ``state_per_row`` are reported by the backend.
@@ -263,7 +268,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """All models of a run. ``load_average`` is the machine's load average over one minute, before the run."""
+    """A benchmark card: all models of a run.
+
+    ``load_average`` is the machine's load average over one minute, before the run.
+    """
 
     schema: int
     started_at: str

@@ -79,7 +79,7 @@ class DoctorLine:
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> DoctorLine:
-    """The versions of Python and of Antiphon."""
+    """Whether Python is new enough, with the versions of Python and of Antiphon."""
     words = (
         f"{'.'.join(map(str, version))} with antiphon {__version__}, {platform.system()} {platform.machine()}"
     )
@@ -110,7 +110,7 @@ def check_cores(cores: int | None = None) -> DoctorLine:
 
 
 def check_cpu(name: str | None = None) -> DoctorLine:
-    """The processor, and the cost of missing instructions for INT8."""
+    """The processor, and the cost for INT8 if it lacks the VNNI instructions."""
     name = cpu_name() if name is None else name
     if not name.endswith("without VNNI"):
         return DoctorLine("cpu", DoctorState.OK, name)
@@ -177,7 +177,7 @@ def check_sound(find: ModuleFinder = importlib.util.find_spec) -> DoctorLine:
 
 
 def check_extras(find: ModuleFinder = importlib.util.find_spec) -> Iterator[DoctorLine]:
-    """The installed extras, then each absent extra with its purpose."""
+    """The installed extras, then each absent extra that this system can use, with its purpose."""
     here = [extra for extra, (module, _) in EXTRAS.items() if _is_there(module, find)]
     yield DoctorLine(
         "extras",
@@ -277,7 +277,7 @@ With a line "MISSING" a server cannot start, and the exit code is 1: apply the r
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print a line for each finding, with its remedy; 1 if a required part is missing.
+    """Print a line for each finding, with its remedy; return 1 if a required part is missing.
 
     Raises:
         ConfigError: an invalid option.
@@ -296,7 +296,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def look(asked: argparse.Namespace) -> Iterator[DoctorLine]:
-    """The findings in order; the slow check is last."""
+    """Run the checks, and yield their findings in order; the slow check of the model is last."""
     checks: tuple[Callable[[], DoctorLine], ...] = (
         check_python, check_libopus, check_cpu, check_cores, check_memory, check_gpus, check_files,
         check_sound,

@@ -1,4 +1,4 @@
-"""The command lines of this package: models, device, measurement and verdict."""
+"""Options that the commands of this package share: models, device, measurement and quality."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def chosen_entries(options: argparse.Namespace) -> tuple[ModelConfig, ...]:
 
 
 def make_subjects(entries: Sequence[ModelConfig]) -> list[Subject]:
-    """The subjects of a measurement by unique labels: a model's name, and its backend where necessary.
+    """The subjects of a measurement, with unique labels: a model's name, and its backend where necessary.
 
     Raises:
         ConfigError: two models have the same name, or an option is not NAME=VALUE. AntiphonError: a model is
@@ -183,7 +183,7 @@ def plan_of(options: argparse.Namespace) -> TickPlan:
 
 
 def parse_rows(text: str) -> tuple[int, ...]:
-    """``1,2,4`` as numbers. Raises ConfigError for anything else."""
+    """Read a list of numbers such as ``1,2,4``. Raises ConfigError for anything else."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:

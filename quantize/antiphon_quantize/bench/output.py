@@ -1,4 +1,4 @@
-"""The card in Markdown and as a picture, and the three files of a run, numbered if they exist."""
+"""Writes a benchmark card as new files: Markdown, JSON and, with matplotlib, a picture."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ NOT_MEASURED = "not measured"
 
 
 def render(card: Card, figure: str | None = None) -> str:
-    """The whole card; ``figure`` is the file name of its PNG, if there is one."""
+    """The whole card in Markdown; ``figure`` is the file name of its PNG, if there is one."""
     plan, entries = card.plan, card.entries
     frame_ms = entries[0].facts.frame_ms
     parts = [
@@ -185,7 +185,7 @@ def _said_of(card: Card, entry: Entry) -> str:
 
 
 def speed_of(card: Card) -> str:
-    """The model that speed ratios refer to."""
+    """The label of the model that speed ratios refer to."""
     return card.baseline or card.entries[0].label
 
 
@@ -309,14 +309,14 @@ def memory_words(memory: MeasuredMemory) -> str:
 
 
 def size_words(size: float) -> str:
-    """Bytes as kB, MB (10^6) or GB (10^9)."""
+    """A size in bytes as text, in kB (10^3), MB (10^6) or GB (10^9)."""
     if size >= 1e9:
         return f"{size / 1e9:.2f} GB"
     return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"
 
 
 def spread_words(spread: Spread, digits: int) -> str:
-    """The median, with the smallest and the largest in brackets."""
+    """The median as text, with the smallest and the largest value in brackets."""
     middle, low, high = (f"{value:.{digits}f}" for value in (spread.median, spread.low, spread.high))
     return f"{middle} ({low} to {high})"
 
@@ -341,7 +341,7 @@ def can_draw() -> bool:
 
 
 def write_card(card: Card, out: Path, *, has_figure: bool) -> list[Path]:
-    """Write ``out`` with each suffix, JSON first: a later failure loses no measurement."""
+    """Write the card's files, ``out`` with each suffix; JSON first, so that later failures lose no data."""
     page, values, figure = _paths(out)
     write_new(values, card_to_json(card))
     if has_figure:

@@ -30,7 +30,7 @@ LEAST_TICKS = 5
 
 @dataclass(frozen=True, slots=True)
 class TickTurn:
-    """One model's turn at one number of rows.
+    """The measurements of one turn: one model at one number of rows.
 
     ``tick_s`` has the duration in seconds of every paced tick; ``late`` of these ticks ended more than a
     frame's length after their frame was complete. Then ``frames`` frames of all rows together were answered
@@ -111,7 +111,7 @@ END_TIMEOUT_S = 10.0
 
 
 class Player(Protocol):
-    """A loaded model that takes turns."""
+    """A loaded model that is measured in turns."""
 
     @property
     def facts(self) -> SubjectFacts:
@@ -129,7 +129,7 @@ class Player(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NearPlayer:
-    """A model in this process, timed by any clock."""
+    """A measured model in this process, timed by any clock."""
 
     backend: Backend
     facts: SubjectFacts
@@ -152,7 +152,7 @@ class NearPlayer:
 
 
 class FarPlayer:
-    """A model in its own process, which waits between its turns."""
+    """A measured model in its own process; the process waits between the turns."""
 
     def __init__(self, subject: Subject, plan: TickPlan, progress: Progress) -> None:
         """Start the process and load the model there.

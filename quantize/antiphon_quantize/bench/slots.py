@@ -124,7 +124,7 @@ def main(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Find the slots of one model and write the configuration; return 1 if they are not in time.
+    """Find the slots of one model and write the configuration; return 1 if the ticks are not in time.
 
     Raises:
         AntiphonError: an invalid option, a file that exists, or a model that cannot be run.
@@ -161,7 +161,7 @@ def summary(found: Found, max_slots: int) -> str:
 def config_text(
     subject: Subject, backend_options: Sequence[str], found: Found, comments: Sequence[str]
 ) -> str:
-    """The TOML file that ``antiphon serve --config`` reads."""
+    """The content of a TOML file for ``antiphon serve --config``."""
     lines = [f"# {comment}" for comment in comments]
     lines += [f"model = {json.dumps(subject.model)}", f"backend = {json.dumps(subject.backend)}"]
     if subject.device is not None:

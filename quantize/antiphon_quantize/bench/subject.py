@@ -46,7 +46,7 @@ class Subject:
 
 
 def load_subject(subject: Subject, slots: int, progress: Progress) -> tuple[Backend, SubjectFacts]:
-    """The warm backend of a subject with ``slots`` rows, and the facts of the model.
+    """Load a subject's backend with ``slots`` rows and warm it up; return it with the facts of the model.
 
     Raises:
         AntiphonError: it cannot be loaded or run.
@@ -109,7 +109,7 @@ def quantization_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
 
 
 def calibration_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
-    """The calibration of a rounding, as ``antiphon quantize`` recorded it."""
+    """The calibration of a model's quantization, as ``antiphon quantize`` recorded it."""
     recipe = checkpoint.quantization_for(info.name)
     if recipe is None:
         return NONE
@@ -118,7 +118,7 @@ def calibration_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
 
 
 def describe_hardware(device: str, threads: int) -> HardwareFacts:
-    """The GPU of a device name, or this machine's processors."""
+    """Facts of the GPU that ``device`` names, or of this machine's processors."""
     if not device.startswith("cuda"):
         driver = f"none ({platform.system()} {platform.release()})"
         return HardwareFacts(cpu_name(), usable_cores(), driver, threads)
@@ -137,7 +137,7 @@ def nvidia_driver(file: Path = Path("/proc/driver/nvidia/version")) -> str:
 
 
 def memory_of(info: BackendInfo, peak_rss: Callable[[], int] | None = None) -> MeasuredMemory:
-    """The memory of this process and its device for a backend."""
+    """The largest memory of this process and of its device, with the sizes that the backend reports."""
     return MeasuredMemory(
         peak_rss=(peak_rss or peak_bytes)(),
         device=device_bytes(info.device),

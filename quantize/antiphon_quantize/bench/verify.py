@@ -68,7 +68,7 @@ class Parity:
 
     @property
     def is_equal(self) -> bool:
-        """Whether all tokens agree, and the sound agrees except for rounding."""
+        """Whether all text tokens agree, and the sound agrees except for rounding."""
         return self.first_difference is None and self.snr_db >= LEAST_SNR_DB
 
     def __str__(self) -> str:
@@ -189,7 +189,7 @@ def reported(finding: VerifiedPart) -> VerifiedPart:
 
 
 def check_files(checkpoint: Checkpoint) -> VerifiedPart:
-    """Compare every file that has a digest in the manifest."""
+    """Compare every file that has a digest in the manifest with the digest."""
     try:
         count = checkpoint.verify()
     except AntiphonError as error:
@@ -220,7 +220,7 @@ def check_parity(subject: Subject, checkpoint: Checkpoint, frames: int) -> Verif
 
 
 def no_parity(subject: Subject, checkpoint: Checkpoint) -> str | None:
-    """The reason why upstream cannot run a model, or None if it can."""
+    """The reason why a model cannot be compared with upstream; None if it can."""
     if not checkpoint.spec.kind.is_live:
         return f"upstream's modules are run here for codec and duplex models, not for {checkpoint.spec.kind}"
     recipe = checkpoint.quantization_for(subject.backend)
@@ -232,7 +232,7 @@ def no_parity(subject: Subject, checkpoint: Checkpoint) -> str | None:
 
 
 def speech(spec: ModelSpec, frames: int) -> FloatArray:
-    """The recording of the probe, repeated: ``[frames, frame_samples]``."""
+    """The probe's recording, repeated or cut to ``[frames, frame_samples]``."""
     samples = read_audio(built_in_clips()[0], spec.sample_rate)
     size = spec.frame_samples
     return np.resize(samples, frames * size).reshape(frames, size)
@@ -267,7 +267,7 @@ def gate_finding(quality: Quality | None) -> VerifiedPart:
 
 
 def measure(subject: Subject, plan: TickPlan, quality: Quality | None, command: str) -> Card:
-    """The card of one model."""
+    """Measure one model, and return its card."""
     return run(
         [(subject.label, partial(FarPlayer, subject, plan, no_progress))],
         plan,

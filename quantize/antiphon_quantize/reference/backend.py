@@ -154,7 +154,7 @@ class ReferenceExecutor:
 
     @torch.no_grad()
     def run(self, work: Work) -> Result:
-        """One tick: the named rows are scattered over the whole batch, and gathered from its outputs."""
+        """Run one tick: scatter the named rows over the whole batch, and gather their outputs."""
         watch = Stopwatch()
         self.reset(work.rows[work.is_fresh].tolist())
         whole = np.zeros((self._slots, work.pcm.shape[1]), np.float32)
