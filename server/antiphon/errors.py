@@ -166,7 +166,7 @@ class SessionError(AntiphonError):
 
 
 class ServerFullError(SessionError):
-    """No row is free, and the queue has no place for as long as the caller would wait."""
+    """No row is free, or another resource that the request needs; a later attempt may succeed."""
 
     retry_after_s: int
 
@@ -250,7 +250,7 @@ class ResumeError(SessionError):
 
     @property
     def reason(self) -> str:
-        """``unknown``, ``expired``, ``replaced`` or ``draining``."""
+        """The first word of the message: ``unknown``, ``expired``, ``replaced`` or ``draining``."""
         return str(self).partition(":")[0]
 
 
@@ -266,7 +266,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def hint(name: str, names: Iterable[str]) -> str:
-    """``" (did you mean 'x'?)"`` for the inside of a sentence, or an empty text if no name is near."""
+    """The hint ``" (did you mean 'x'?)"`` for the inside of a sentence, or "" if no known name is near."""
     close = _closest(name, sorted(names))
     return f" (did you mean '{close}'?)" if close else ""
 

@@ -36,7 +36,7 @@ def format_value(value: object) -> str:
 
 
 class LogfmtFormatter(logging.Formatter):
-    """``time=... level=... event=... key=value ...``, UTC with milliseconds."""
+    """Formats a log record as ``time=... level=... event=... key=value ...``, in UTC with milliseconds."""
 
     def __init__(self, fields: Mapping[str, object] | None = None, *, prefix: str = "") -> None:
         """``fields`` are on every line, after ``prefix``."""

@@ -270,7 +270,7 @@ def read_family(name: str, value: float | None = None) -> CounterMetricFamily | 
 
 
 def make_metric(kind: Callable[..., M], name: str, registry: CollectorRegistry) -> M:
-    """A metric that counts, of a class such as ``Counter``, registered on ``registry``."""
+    """Make a metric of a class such as ``Counter`` and register it on ``registry``."""
     row = METRICS[name]
     buckets = {"buckets": row.buckets} if row.buckets else {}
     return kind(PREFIX + name, row.help, row.labels, registry=registry, **buckets)

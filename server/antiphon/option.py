@@ -84,8 +84,8 @@ def constant(default: Any, reason: str, **metadata: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class OptionInfo:
-    """One row of the table. ``path`` leads to the field; ``kind`` is the type of its value, or of each value
-    of a list.
+    """One row of the table of options. ``path`` leads to the field; ``kind`` is the type of its value, or of
+    each value of a list.
     """
 
     path: tuple[str, ...]
@@ -131,7 +131,8 @@ class OptionInfo:
         return ", ".join(self.default) if self.is_list else str(self.default)
 
     def check(self, value: Any) -> Any:
-        """``value`` as the option's type: an int is accepted as a float, any other type must be exact.
+        """Check ``value`` and return it as the option's type: an int is accepted as a float, any other type
+        must be exact.
 
         Raises:
             ConfigError: wrong type, not finite, not one of the choices, or out of range.
@@ -149,7 +150,7 @@ class OptionInfo:
         return self.rule.converted(value)
 
     def parse(self, text: str) -> Any:
-        """The value of ``text`` on a command line. Raises ConfigError as :meth:`check`."""
+        """Parse ``text`` of a command line into the option's type. Raises ConfigError as :meth:`check`."""
         value: Any = text
         if self.kind is bool:
             value = {"true": True, "false": False}.get(text, text)
@@ -224,7 +225,7 @@ def _unwrap(hint: Any) -> tuple[Any, bool]:
 
 
 def apply(config: T, table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> T:
-    """``config`` with the values of a nested table (as parsed from TOML).
+    """Return ``config`` with the values of a nested table (as parsed from TOML).
 
     Raises:
         ConfigError: an unknown key, a constant's name, or an invalid value.
@@ -233,7 +234,7 @@ def apply(config: T, table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> 
 
 
 def tune(config: T, values: Mapping[str, str]) -> T:
-    """``config`` with some constants changed for an experiment, by name.
+    """Return ``config`` with some constants changed for an experiment, by name.
 
     Raises:
         ConfigError: no constant has that name, or the value is invalid.

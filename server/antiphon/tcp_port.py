@@ -15,7 +15,7 @@ FORM: Final = "PROTOCOL://[HOST]:PORT[/MODEL][?key=NAME&voice=NAME]"
 
 
 class TcpProtocol(StrEnum):
-    """The protocol that a port speaks."""
+    """The protocol of a TCP port."""
 
     WYOMING = "wyoming"
     AUDIOSOCKET = "audiosocket"

@@ -37,8 +37,8 @@ class TextPiece:
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """A piece of the tool call of this ``index``. The first piece has the call's ``name``; ``call_id`` may be
-    empty.
+    """A piece of the tool call with the number ``index``. The first piece has the call's ``name``;
+    ``call_id`` may be empty.
     """
 
     index: int
@@ -66,7 +66,7 @@ Piece: TypeAlias = TextPiece | CallPiece | TokensUsed | ReplyEnded
 
 
 class ReasoningFilter:
-    """Removes a model's reasoning from its text, between ``<think>`` and ``</think>``."""
+    """Removes the reasoning from a model's text: the parts between ``<think>`` and ``</think>``."""
 
     MARKS: Final = ("<think>", "</think>")
 

@@ -13,7 +13,7 @@ from antiphon.errors import ConfigError
 from antiphon.option import apply, option
 
 MODEL_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
-"""The name of a model, or of an agent."""
+"""The pattern of the name of a model or an agent."""
 
 VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
@@ -77,7 +77,7 @@ class AgentConfig:
 
 
 def tables(entries: Any, name: str) -> list[Mapping[str, Any]]:
-    """The entries of ``[[name]]``.
+    """Return ``entries``, the value of ``[[name]]``, if it is a list of tables.
 
     Raises:
         ConfigError: the entries are not a list of tables.

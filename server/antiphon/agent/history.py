@@ -34,7 +34,8 @@ class Role(StrEnum):
 
 @dataclass(slots=True)
 class HistoryEntry:
-    """One entry. A reply has its ``words``, each with its begin and its end in the sound, in milliseconds.
+    """One entry of a :class:`History`. A reply has its ``words``, each with its begin and its end in the
+    sound, in milliseconds.
 
     ``lost`` lists the begin and end of each part of the sound that did not reach the client. An entry for a
     tool call has ``call_id`` and ``name``, and its ``text`` is the arguments.
@@ -88,7 +89,7 @@ class History:
         return self._entries[name]
 
     def put(self, name: str, entry: HistoryEntry, *, after: str | None = None) -> None:
-        """Add an entry after ``after``; None means at the end, "" at the start."""
+        """Add an entry after the entry called ``after``; None means at the end, "" at the start."""
         self._entries[name] = entry
         self._entries.move_to_end(name)
         if after is not None and (not after or after in self._entries):

@@ -1,4 +1,6 @@
-"""The spoken words of a text model: without markup, code, list marks, addresses and emoji."""
+"""Finds the words to speak in a text model's reply: without markup, code, list marks, web addresses and
+emoji.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ _JOINERS: Final = frozenset("\u200d\ufe0e\ufe0f\u20e3")
 
 
 class SpeakableText:
-    """The spoken words of one reply, while its text arrives."""
+    """Finds the words to speak in one reply, while its text arrives."""
 
     def __init__(self) -> None:
         """Start a reply."""
@@ -59,7 +61,7 @@ class SpeakableText:
         return "".join(spoken)
 
     def finish(self) -> str:
-        """End the reply; returns the rest of its spoken words."""
+        """End the reply; return the rest of the words to speak."""
         line, self._line = self._line, ""
         return self._whole(line)
 

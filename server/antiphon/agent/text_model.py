@@ -63,12 +63,12 @@ class Endpoint:
 
     @property
     def host(self) -> str:
-        """The name of the host in errors and logs."""
+        """The host and port of the URL, for errors and logs."""
         return urlsplit(self.url).netloc.rpartition("@")[2]
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers of a request."""
+        """The HTTP headers of a request: the key, if there is one."""
         key = os.environ.get(self.key_env, "") if self.key_env else ""
         return {"Authorization": f"Bearer {key}"} if key else {}
 
@@ -84,7 +84,7 @@ class TextRequest:
     parallel_tool_calls: bool | None = None
 
     def body(self, model: str) -> dict[str, Any]:
-        """The request's JSON."""
+        """The JSON body of the request, for the model called ``model``."""
         body: dict[str, Any] = {
             "model": model,
             "messages": list(self.messages),
@@ -178,7 +178,7 @@ class TextModel:
             raise _gone(endpoint, error, f"listed its models within {limit_s:g} s") from error
 
     async def is_up(self) -> bool:
-        """Whether an endpoint is available; all callers share one request per ``CHECK_S`` seconds."""
+        """Whether at least one endpoint is available; all callers share one check per ``CHECK_S`` seconds."""
         now_s = asyncio.get_running_loop().time()
         if self._check is None or (self._check.done() and now_s - self._checked_s >= CHECK_S):
             self._check, self._checked_s = asyncio.create_task(self._is_there()), now_s

@@ -64,7 +64,7 @@ class CallerState(StrEnum):
 
 
 class ReplyState(StrEnum):
-    """The state of the agent."""
+    """The state of the agent's reply."""
 
     NONE = "none"
     EARLY = "early"  # requested before the turn was over: not played, and not in the history
@@ -164,7 +164,7 @@ class TurnMachine:
 
     @property
     def has_reply(self) -> bool:
-        """Whether the server is sending a reply, or has one that it may send."""
+        """Whether a reply was requested or is playing; an early reply does not count."""
         return self.reply in (ReplyState.THINKING, ReplyState.SPEAKING, ReplyState.HELD)
 
     def change(self, rules: TurnRules) -> list[TurnAction]:
@@ -177,7 +177,7 @@ class TurnMachine:
         return [*actions, *self._let_go()]
 
     def heard(self, loud: Sequence[bool]) -> list[TurnAction]:
-        """Process the caller's next audio, in blocks of ``BLOCK_MS``."""
+        """Process the caller's next audio: whether each of its blocks of ``BLOCK_MS`` is loud."""
         actions: list[TurnAction] = []
         for is_loud in loud:
             self.now_ms += BLOCK_MS
@@ -197,7 +197,7 @@ class TurnMachine:
         return self._end()
 
     def word(self, text: str, start_ms: int) -> list[TurnAction]:
-        """Process a word of the recogniser that began at ``start_ms``."""
+        """Process a word from the recogniser that began at ``start_ms``."""
         self._idle_ms = 0
         if self.rules.is_manual or self.caller is not CallerState.QUIET or start_ms < self._turn_end_ms:
             self._has_words = True

@@ -149,7 +149,7 @@ class WordHeard:
 
 @dataclass(frozen=True, slots=True)
 class AudioHeard:
-    """These further samples were processed, at the recogniser's rate."""
+    """The number of further samples of the caller's audio that were processed, at the recogniser's rate."""
 
     samples: int
 

@@ -1,4 +1,6 @@
-"""The base classes of all codecs of :mod:`antiphon.audio.codecs`: decoder and encoder, and those of PCM."""
+"""The base classes of the codecs in :mod:`antiphon.audio.codecs`, and the decoder and encoder of PCM and
+G.711.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,7 @@ class Encoder(ABC):
 
 
 class SampleDecoder(Decoder):
-    """Decodes any whole number of samples a message, at ``wire_rate``, to samples at ``rate``."""
+    """Decodes messages of whole samples at ``wire_rate`` to samples at ``rate``."""
 
     def __init__(self, convert: Callable[[bytes], FloatArray], rate: int, wire_rate: int) -> None:
         """``convert`` turns bytes into float32 in [-1, 1]."""

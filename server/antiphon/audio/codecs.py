@@ -31,7 +31,7 @@ from antiphon.errors import AudioError
 
 @dataclass(frozen=True, slots=True)
 class AudioCodec:
-    """One form of mono audio.
+    """An encoding of mono audio, with the factories of its encoder and decoder.
 
     ``encoder`` and ``decoder`` are factories, called once for each direction of a session with the model's
     rate and the rate on the wire; a format that the server only writes has no decoder. ``content_type`` is
@@ -80,7 +80,7 @@ class WireFormat:
 
 
 def make_decoder(wire: WireFormat | str, rate: int = SAMPLE_RATE) -> Decoder:
-    """A new decoder to samples at ``rate``.
+    """Make a decoder of ``wire``, which returns samples at ``rate``.
 
     Raises:
         AudioError: no such codec, or one that is write-only.
@@ -94,7 +94,7 @@ def make_decoder(wire: WireFormat | str, rate: int = SAMPLE_RATE) -> Decoder:
 
 
 def make_encoder(wire: WireFormat | str, rate: int = SAMPLE_RATE) -> Encoder:
-    """A new encoder of samples at ``rate``.
+    """Make an encoder of samples at ``rate`` to ``wire``.
 
     Raises:
         AudioError: no such codec.

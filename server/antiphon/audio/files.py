@@ -1,4 +1,4 @@
-"""Recordings on disk, of any common format, as one float32 array."""
+"""Reads a recording of any common format from disk as one float32 array."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ _MIRROR = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 @dataclass(frozen=True, slots=True)
 class OpusHead:
-    """The first packet of a stream.
+    """The first packet of an Ogg/Opus stream.
 
     ``pre_skip`` counts samples at 48 kHz; ``output_gain`` is in 1/256 dB; ``sample_rate`` is the rate of the
     original recording, in Hz, and does not affect decoding.

@@ -224,7 +224,7 @@ def packet_ms(packet: bytes) -> float:
 
 
 def split_packet(packet: bytes) -> list[bytes]:
-    """A packet of several frames as packets of one frame each.
+    """Split a packet of several frames into packets of one frame each.
 
     Raises:
         AudioError: the frame lengths do not add up.

@@ -22,7 +22,7 @@ class PacketOrder:
         self._waiting: dict[int, bytes] = {}
 
     def add(self, number: int, packet: bytes) -> list[bytes | None]:
-        """The packets that are now in order, None for each lost one."""
+        """Add a packet; return the packets that are now in order, None for each lost one."""
         if self._next is None:
             self._next = number
         ahead = (number - self._next) & 0xFFFF

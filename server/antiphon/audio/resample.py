@@ -93,7 +93,8 @@ class Resampler:
 
 
 def resample(pcm: FloatArray, source_rate: int, target_rate: int) -> FloatArray:
-    """All of ``pcm``, float32 ``[N]``, as float32 ``[ceil(N * target_rate / source_rate)]``, aligned in time.
+    """Convert ``pcm``, float32 ``[N]``, to float32 ``[ceil(N * target_rate / source_rate)]``, aligned in
+    time.
 
     Raises:
         AudioError: a rate out of range.

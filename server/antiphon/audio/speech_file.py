@@ -22,7 +22,7 @@ from antiphon.errors import AudioError
 
 
 class SampleFile(Encoder):
-    """Encodes 16-bit samples, and sends the file's header with the first samples."""
+    """Encodes a file of 16-bit samples; the file's header comes with the first samples."""
 
     def __init__(self, header: Callable[[int], bytes], rate: int, _wire_rate: int) -> None:
         """``header`` returns the header of a file of this rate."""

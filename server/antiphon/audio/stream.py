@@ -1,4 +1,4 @@
-"""A recording of any common format, decoded piece by piece, never whole in memory."""
+"""Decodes a recording of any common format piece by piece, without the whole recording in memory."""
 
 from __future__ import annotations
 

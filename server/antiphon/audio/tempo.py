@@ -54,7 +54,7 @@ class Tempo:
         graph.configure()
 
     def feed(self, pcm: FloatArray) -> FloatArray:
-        """The samples that float32 ``[N]`` completes, float32 ``[M]``, M possibly 0."""
+        """Add float32 ``[N]``; return the samples that it completes, float32 ``[M]``, M possibly 0."""
         if not pcm.size:
             return pcm
         frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(pcm)[None], format="fltp", layout="mono")

@@ -21,8 +21,8 @@ PAUSE_MS = 80
 
 @dataclass(frozen=True, slots=True)
 class DetectorRules:
-    """The rules for speech. ``prefix_ms`` is the time between the reported start and the first loud block;
-    speech ends after ``silence_ms`` without a block above ``level_dbfs``.
+    """The rules by which speech is detected. ``prefix_ms`` is the time between the reported start and the
+    first loud block; speech ends after ``silence_ms`` without a block above ``level_dbfs``.
     """
 
     level_dbfs: float = -45.0
@@ -39,7 +39,7 @@ class SpeechStarted:
 
 @dataclass(frozen=True, slots=True)
 class SpeechStopped:
-    """Speech ended at ``ms`` of the audio, including the silence after it."""
+    """Speech ended at ``ms`` of the audio, the end of the silence after it."""
 
     ms: int
 
@@ -68,7 +68,7 @@ class Loudness:
 
 
 class SpeechDetector:
-    """The detector of one caller. ``rules`` may be replaced at any time."""
+    """The speech detector of one caller. ``rules`` may be replaced at any time."""
 
     def __init__(self, sample_rate: int, rules: DetectorRules | None = None) -> None:
         """Begin in silence."""
@@ -89,7 +89,9 @@ class SpeechDetector:
         return self._blocks * BLOCK_MS
 
     def end(self) -> SpeechStopped | None:
-        """End the current speech for a reason outside of the rules, unless the last frame is loud."""
+        """End the current speech before the rules do, if the last ``PAUSE_MS`` are quiet; otherwise return
+        None.
+        """
         if not self.is_speech or self._quiet * BLOCK_MS < PAUSE_MS:
             return None
         self.reset()

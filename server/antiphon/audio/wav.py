@@ -21,7 +21,7 @@ def write_wav(path: Path, pcm: FloatArray, sample_rate: int, *, is_float: bool =
 
 
 def encode_wav(pcm: FloatArray, sample_rate: int, *, is_float: bool = False) -> bytes:
-    """Mono float32 ``[N]`` as the bytes of a WAV file.
+    """Encode mono float32 ``[N]`` as the bytes of a WAV file.
 
     Raises:
         AudioError: a sample is NaN or infinite.

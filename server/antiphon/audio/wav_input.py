@@ -44,7 +44,7 @@ class WavDecoder(Decoder):
         self._samples: SampleDecoder | None = None
 
     def step(self) -> FloatArray | None:
-        """The samples of one portion.
+        """Decode the next portion, float32 ``[N]``, N possibly 0; None when there is nothing to decode.
 
         Raises:
             AudioError: the file is not a WAV, or has another sample format.

@@ -37,7 +37,7 @@ _FLOOR_DB: Final = 120
 
 
 class WordEnds:
-    """The loudness of one recording so far."""
+    """Finds the ends of the words of one recording in the loudness of its audio so far."""
 
     def __init__(self, sample_rate: int) -> None:
         """Begin a recording."""

@@ -208,7 +208,8 @@ class Backend(Protocol):
         """Put a snapshot into a row, which then continues bit-identically."""
 
     def to_host(self, snapshot: RowSnapshot) -> dict[str, HostArray]:
-        """A snapshot as numpy arrays, bit by bit, which another process with the same model can restore.
+        """Convert a snapshot to numpy arrays, bit by bit, which another process with the same model can
+        restore.
 
         Types that numpy lacks become unsigned integers of the same width.
         """
@@ -332,10 +333,12 @@ class DeviceRows(Protocol):
         """Reset rows bit for bit: rings are erased too. Parameters are kept."""
 
     def age(self, frames: int) -> None:
-        """See :class:`Resizable`."""
+        """Make every row appear to have received ``frames`` frames; the content of its rings is unchanged."""
 
     def choose_threads(self) -> None:
-        """See :class:`Resizable`."""
+        """Measure with the current rows how ticks best use several threads; the choice outlasts every
+        resize.
+        """
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
         """Give a row its sampling parameters."""
@@ -350,7 +353,9 @@ class DeviceRows(Protocol):
         """Write checked tensors into a row; its other tensors are as in a fresh row."""
 
     def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """A snapshot's tensors as numpy arrays; types that numpy lacks as unsigned integers, bit by bit."""
+        """Convert a snapshot's tensors to numpy arrays; types that numpy lacks become unsigned integers, bit
+        by bit.
+        """
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         """Reverse :meth:`to_host`."""
@@ -374,7 +379,7 @@ class FrameExecutor(DeviceRows, Protocol):
 
 @runtime_checkable
 class PooledRows(Protocol):
-    """The additional methods of an executor whose rows may share pages. ``pool`` is None while each row has
+    """The additional property of an executor whose rows may share pages. ``pool`` is None while each row has
     its own pages.
     """
 
@@ -459,7 +464,7 @@ class TextExecutor(DeviceRows, Protocol):
         """Run one step of the rows of ``step``."""
 
     def compute_voice(self, prompt: Prompt | None) -> dict[str, Any]:
-        """The tensors of a voice (None: no speaker) for a row, to be passed to :meth:`write_voice`."""
+        """Compute the tensors of a voice (None: no speaker), to be passed to :meth:`write_voice`."""
 
     def write_voice(self, row: int, tensors: Mapping[str, Any]) -> None:
         """Write a computed voice into a row."""

@@ -21,7 +21,7 @@ _CLOSERS: Final = "\"'\u201d\u2019)]\u00bb"
 
 
 class ChunkWord(NamedTuple):
-    """A word as written, its own tokens, and its index among all entries."""
+    """A word as written, the number of its tokens, and its index among all entries."""
 
     text: str
     tokens: int
@@ -45,7 +45,7 @@ class _Part(NamedTuple):
 
 @dataclass(slots=True)
 class Chunker:
-    """Collects one speaker's words into chunks of up to ``chunk_tokens``.
+    """Collects one speaker's words into chunks of up to ``chunk_tokens`` tokens.
 
     ``count`` returns the number of tokens of a text.
     """

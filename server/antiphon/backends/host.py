@@ -74,7 +74,7 @@ class ErrorClassifier:
         self._rows: Sequence[int] | IntArray = ()
 
     def over(self, rows: Sequence[int] | IntArray) -> Self:
-        """Use these rows in the next block. Blocks are not nested."""
+        """Name the rows that the next ``with`` block uses. Blocks are not nested."""
         self._rows = rows
         return self
 
@@ -145,7 +145,7 @@ class RowHost(Generic[E]):
 
     @property
     def info(self) -> BackendInfo:
-        """The properties that do not change once the backend is warm."""
+        """The backend's properties, which do not change once it is warm."""
         return self._info
 
     def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
@@ -201,13 +201,13 @@ class RowHost(Generic[E]):
             self._recall(row, remembered)
 
     def to_host(self, snapshot: RowSnapshot) -> dict[str, NDArray[Any]]:
-        """A snapshot as numpy arrays, bit by bit."""
+        """Convert a snapshot to numpy arrays, bit by bit."""
         own, remembered = _split(snapshot.tensors)
         with self._errors.over(()):
             return {**self.executor.to_host(own), **remembered}
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> RowSnapshot:
-        """A snapshot from the arrays of :meth:`to_host`, of this process or another."""
+        """Make a snapshot of the arrays that :meth:`to_host` returned, in this process or another."""
         own, remembered = _split(arrays)
         with self._errors.over(()):  # the device may have too little memory
             tensors = self.executor.from_host(own)
@@ -240,11 +240,13 @@ class RowHost(Generic[E]):
         self._take_rows(slots)
 
     def choose_threads(self) -> None:
-        """See :class:`antiphon.backends.base.Resizable`."""
+        """Measure with the current rows how ticks best use several threads; the choice outlasts every
+        resize.
+        """
         self.executor.choose_threads()
 
     def age(self, frames: int) -> None:
-        """See :class:`antiphon.backends.base.Resizable`."""
+        """Make every row appear to have received ``frames`` frames; the content of its rings is unchanged."""
         self.executor.age(frames)
         self._frames[:] = frames
 
@@ -257,12 +259,12 @@ class RowHost(Generic[E]):
         return self.executor.pool if isinstance(self.executor, PooledRows) else None
 
     def page_count(self) -> PageCount | None:
-        """See :class:`antiphon.backends.base.Paged`."""
+        """The numbers of free pages and of all pages; None if each row has its own pages."""
         pool = self._pool
         return None if pool is None else PageCount(pool.free, pool.pages)
 
     def make_room(self, rows: IntArray, reset: BoolArray) -> list[int]:
-        """See :class:`antiphon.backends.base.Paged`."""
+        """The rows that must end so that ``rows [m]`` have pages in the next tick, the youngest first."""
         if (pool := self._pool) is None:
             return []
         self._give_up(pool, rows[reset].tolist())
@@ -273,7 +275,7 @@ class RowHost(Generic[E]):
         return ended
 
     def release(self, row: int) -> None:
-        """See :class:`antiphon.backends.base.Paged`."""
+        """Free the pages of a row whose call has ended."""
         if (pool := self._pool) is not None:
             self._give_up(pool, [row])
 
@@ -289,7 +291,9 @@ def _split(tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 class HostBackend(RowHost[FrameExecutor]):
-    """A codec, duplex or stt model over rows of an executor; see :class:`antiphon.backends.base.Backend`."""
+    """A backend of a codec, duplex or stt model, whose rows an executor computes; see
+    :class:`antiphon.backends.base.Backend`.
+    """
 
     def __init__(self, spec: ModelSpec, executor: FrameExecutor, *, slots: int) -> None:
         """Give an executor ``slots`` fresh rows."""
@@ -350,7 +354,7 @@ class HostBackend(RowHost[FrameExecutor]):
         )
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
-        """One piece of a prompt; see :meth:`antiphon.backends.base.Backend.prime`."""
+        """Process one piece of a prompt; see :meth:`antiphon.backends.base.Backend.prime`."""
         check_row(self._info, row)
         if not self._is_duplex:
             raise UnsupportedError(f"a {self._spec.kind} model takes no prompt")

@@ -24,7 +24,7 @@ LEAST_CAPABILITY: Final = (8, 0)
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Whether CUDA has a GPU, and whether this is Apple silicon."""
+    """The hardware of a machine: whether CUDA has a GPU, and whether it is Apple silicon."""
 
     has_cuda: bool = False
     is_apple_silicon: bool = False
@@ -53,7 +53,7 @@ VNNI: Final = frozenset({"amx_int8", "avx512_vnni", "avx_vnni"})
 """Flags of CPUs whose products of bytes do not saturate."""
 
 WITHOUT_VNNI: Final = "INT8 and INT4 take several times as long as with VNNI"
-"""From the calls of ``tiny`` that different machines held: docs/cpu.md."""
+"""Measured by the number of calls of ``tiny`` on different machines: docs/cpu.md."""
 
 
 def _cpu_line(cpuinfo: Path, *names: str) -> str:
@@ -144,7 +144,7 @@ def _count(driver: ctypes.CDLL) -> int:
 
 
 def model_threads(asked: int | None = None) -> int:
-    """The requested number, or all usable cores but one, and at least one.
+    """The number of a model's threads: ``asked``, or by default all usable cores but one, at least one.
 
     Sockets and Opus run during every step. If each core has a model thread, a step waits for whichever thread
     is suspended: with one other busy process on two cores, a step of the built-in codec took 52 ms with two

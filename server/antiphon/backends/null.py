@@ -187,7 +187,7 @@ class NullRows(HostArrays):
             self._delay, self._entries = rules.first_sound, rules.entries
 
     def allocate(self, slots: int) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Allocate ``slots`` fresh rows with default parameters; the former rows are freed first."""
         self._rows = np.zeros(slots, dtype=_ROW)
         self._waiting = np.full((slots, self._delay), self._pad, np.int32)
         self._voices = np.zeros(slots, np.float32)
@@ -201,7 +201,7 @@ class NullRows(HostArrays):
             self.set_parameters(row, SamplingParameters())
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """The number of named rows, or all."""
+        """The number of named rows, or of all rows if ``is_fixed``."""
         return len(self._rows) if is_fixed else int(rows.size)
 
     def warm_up(self, progress: Progress) -> None:
@@ -248,7 +248,9 @@ class NullRows(HostArrays):
         return Result(pcm, tokens, stage_ms=self._end_tick(start_s, tick, rows))
 
     def advance(self, step: TextStep) -> TextResult:
-        """Encode the text of the step ``first_sound`` steps earlier; always request the next word."""
+        """Encode as audio the text that was the input ``first_sound`` steps earlier; always request the next
+        word.
+        """
         start_s, tick, rows = *self._begin_tick(), step.rows
         fed = step.choices[:, 0] % self._entries
         spoken = self._delayed(rows, fed)
@@ -273,21 +275,23 @@ class NullRows(HostArrays):
         return {"voice": np.array(0.0 if speakers is None else speakers.flat[0], np.float32)}
 
     def write_voice(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """See :class:`antiphon.backends.base.TextExecutor`."""
+        """Write a computed voice into a row."""
         self._voices[row] = tensors["voice"]
 
     def encode_piece(self, codec: None, pcm: FloatArray) -> tuple[None, IntArray]:
-        """See :class:`antiphon.backends.base.PromptExecutor`."""
+        """Encode frames ``[F, frame_samples]`` to codes int32 ``[F, codebooks]`` with a codec that belongs to
+        no row.
+        """
         mimi = self._spec.mimi
         codes = (hash_frames(pcm)[:, None] % np.uint32(mimi.cardinality)).astype(np.int32)
         return codec, np.repeat(codes, mimi.codebooks, axis=1)
 
     def read_tokens(self, row: int, tokens: IntArray, frames: int) -> None:  # noqa: ARG002
-        """See :class:`antiphon.backends.base.PromptExecutor`."""
+        """Process inputs int32 ``[1 + n_q, T]`` with a row's language model, without sampling."""
         self._read(row, tokens.T)
 
     def read_embedded(self, row: int, inputs: FloatArray, frames: int) -> None:  # noqa: ARG002
-        """See :class:`antiphon.backends.base.PromptExecutor`."""
+        """Like :meth:`read_tokens`, for inputs ``[T, dim]`` that are already embedded."""
         self._read(row, inputs)
 
     def _read(self, row: int, inputs: NDArray[Any]) -> None:
@@ -302,7 +306,7 @@ class NullRows(HostArrays):
         """No effect: the null model keeps no delayed tokens."""
 
     def run_lm_row(self, row: int, codes: IntArray, frames: int) -> None:  # noqa: ARG002
-        """See :class:`antiphon.backends.base.PromptExecutor`."""
+        """Run a sampled step of one row's language model with the codes int32 ``[input codebooks]``."""
         self._read(row, codes[None])
 
     def snapshot(self, row: int) -> dict[str, Any]:
@@ -310,7 +314,7 @@ class NullRows(HostArrays):
         return {name: np.array(rows[row]) for name, rows in self._state.items()}
 
     def check(self, tensors: Mapping[str, Any]) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Raise UnsupportedError if :meth:`restore` cannot accept these tensors."""
         check_tensors(tensors, {name: (rows.shape[1:], rows.dtype) for name, rows in self._state.items()})
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ ModuleFinder = Callable[[str], object | None]
 
 @dataclass(frozen=True, slots=True)
 class BackendEntry:
-    """One line of the table.
+    """One backend in the table :data:`BACKENDS`.
 
     ``factory`` is "module:function". ``modules`` are the Python modules it needs, which the pip extra
     ``extra`` installs. ``gpu`` is its default device on a machine with a GPU. ``options`` maps the factory's

@@ -117,7 +117,7 @@ def with_prefix(prefix: str, tensors: Mapping[str, T]) -> dict[str, T]:
 
 
 class SnapshotCache(Generic[T]):
-    """Values by key; the least recently used value is dropped first."""
+    """A cache of values by key; the least recently used value is dropped first."""
 
     def __init__(self, capacity_bytes: int, size_of: Callable[[T], int]) -> None:
         """Keep at most ``capacity_bytes``; a larger value is not kept."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 class Stopwatch:
-    """Milliseconds by stage; laps of the same stage are added up."""
+    """Measures the milliseconds of each stage; laps of the same stage are added up."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         """Begin the first lap."""

@@ -116,7 +116,7 @@ def device_probe(device: torch.device) -> Callable[[], None]:
 
 
 def to_numpy(tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
-    """Tensors as numpy arrays, bfloat16 as the uint16 of the same bits."""
+    """Convert tensors to numpy arrays, bfloat16 to the uint16 of the same bits."""
     return {
         name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
         for name, tensor in tensors.items()

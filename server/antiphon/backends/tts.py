@@ -118,7 +118,7 @@ NO_VOICE: Final = ""
 
 
 class VoiceCache:
-    """Keys and values of voices, each computed once; they are kept up to ``limit_bytes``."""
+    """A cache of the keys and values of voices, up to ``limit_bytes``."""
 
     def __init__(self, executor: TextExecutor, limit_bytes: int) -> None:
         """Start without voices."""
@@ -149,7 +149,9 @@ SCRIPT: Final = OWN + "script"
 
 
 class TtsBackend(RowHost[TextExecutor]):
-    """A tts model over rows of an executor: each row has a script and a voice in addition to its state."""
+    """A backend of a tts model, whose rows an executor computes: each row has a script and a voice in
+    addition to its state.
+    """
 
     tick_frames: ClassVar[int] = 1 + TEXT_STEPS
 

@@ -1,4 +1,4 @@
-"""The choice of new calls for the canary."""
+"""Chooses the new calls that go to the canary."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrialRules:
-    """``share`` of new calls goes to the canary. ``error`` bounds the probability of withdrawing a canary
-    whose signals are worse by at most ``tolerance``.
+    """The rules of a trial: ``share`` of new calls goes to the canary. ``error`` bounds the probability of
+    withdrawing a canary whose signals are worse by at most ``tolerance``.
     """
 
     share: float = 0.1

@@ -40,7 +40,7 @@ class AdmissionOutcome(StrEnum):
 
 
 class RefusedError(ServerFullError):
-    """A refusal; ``outcome`` is its label in the metrics, ``FULL`` or ``LATE``."""
+    """The refusal of a caller; ``outcome`` is its label in the metrics, ``FULL`` or ``LATE``."""
 
     def __init__(self, message: str, *, retry_after_s: int, outcome: AdmissionOutcome) -> None:
         """Make a refusal with its reason and the seconds after which to retry."""
@@ -50,7 +50,7 @@ class RefusedError(ServerFullError):
 
 @dataclass(frozen=True, slots=True)
 class Changes(Generic[C]):
-    """Changes of other callers that follow from a decision; each of them gets a notice.
+    """The other callers whose places a decision changes; each of them gets a notice.
 
     ``promoted`` callers got a row, ``expired`` ones reached the end of their wait (with the error that ends
     them), ``moved`` ones advanced in the queue.
@@ -74,7 +74,9 @@ class Departure(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """Rows and queue at one moment. ``is_admitting``: whether a new caller would get a row at once."""
+    """The numbers of rows and of waiting callers at one moment. ``is_admitting``: whether a new caller would
+    get a row at once.
+    """
 
     active: int
     queued: int
@@ -207,7 +209,7 @@ class Admission(Generic[C]):
         return self._estimate_s(self._index(caller) or 0, now_s)
 
     def load(self, now_s: float) -> EngineLoad:
-        """Rows and queue at this moment."""
+        """The numbers of rows and of waiting callers at this moment."""
         is_admitting = self._is_open(now_s) and self._free > 0
         return EngineLoad(len(self._active), len(self._queue), self._rows, is_admitting, self._is_draining)
 

@@ -42,7 +42,7 @@ LEAVING: Final = "this worker is shutting down, too"
 
 @dataclass(frozen=True, slots=True)
 class HandOverPlan:
-    """Settings of moving calls.
+    """The settings for moving calls between workers.
 
     ``post`` sends the bytes of a call to the worker at an address, and returns the worker's name or raises
     HandOverError. ``timeout_s`` bounds reading the state of one call from its row.
@@ -232,7 +232,7 @@ class HandOver:
             arrived.set_exception(HandOverError(LEAVING))
 
     def read(self, read: Callable[[], bytes], arrived: Future[None]) -> None:
-        """Read a call and admit it, on a separate thread."""
+        """Read a call on a separate thread, then admit it on the control thread."""
         if not arrived.set_running_or_notify_cancel():  # the sender no longer waits
             return
         try:

@@ -160,7 +160,7 @@ class Results:
 
 
 def chosen(which: BoolArray) -> Chosen:
-    """An index that selects positions in a tick."""
+    """The index that selects the positions of a tick for which ``which`` is true."""
     return EVERY if np.count_nonzero(which) == which.size else which
 
 
@@ -194,7 +194,9 @@ class Wake:
         self._raised.set()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Sleep until the flag is raised or the time is over, and lower it; false when stopped."""
+        """Sleep until the flag is raised or the time is over, and lower the flag; return false once
+        stopped.
+        """
         if not self._is_stopped and timeout_s != 0:
             self._raised.wait(timeout_s)
         self._raised.clear()  # cleared before the thread checks, so it sees later requests
@@ -222,7 +224,9 @@ class EventWake(Wake):
         ring(self.descriptor)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Sleep until the flag is raised or the time is over, and lower it; false when stopped."""
+        """Sleep until the flag is raised or the time is over, and lower the flag; return false once
+        stopped.
+        """
         if not self._is_stopped:
             self._poll.poll(None if timeout_s is None else 1000 * min(timeout_s, LONGEST_S))
         hush(self.descriptor)
@@ -503,5 +507,5 @@ class EngineLoop:
 
 
 def least_tick_s(configured_s: float, sessions: int) -> float:
-    """Minimum seconds between the starts of two short live ticks."""
+    """The minimum seconds between the starts of two ticks with this number of live sessions."""
     return configured_s * min(max(1.0, sessions / FEW_ROWS), LONGEST_REST)

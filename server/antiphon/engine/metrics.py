@@ -30,7 +30,7 @@ HOST_FRESH_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LateCount:
-    """Number of frames, and of late frames, in the window."""
+    """The numbers of frames and of late frames in the window of recent frames."""
 
     frames: int
     late: int
@@ -95,7 +95,7 @@ class LatePressure:
         self._late[cell] += late
 
     def begin_step(self, now_s: float, *, rows: int, frame_s: float) -> None:
-        """Record the begin of a step with ``rows`` frames of ``frame_s`` seconds."""
+        """Record the start of a step with ``rows`` frames of ``frame_s`` seconds."""
         self._running = _RunningStep(now_s, rows, frame_s)
 
     def end_step(self) -> None:
@@ -281,7 +281,7 @@ class EngineMetrics:
         self.families.get(Gauge, name).labels(self._model).set_function(read)
 
     def facts(self, info: BackendInfo) -> None:
-        """Set the model, the backend and the memory by purpose."""
+        """Set the metrics of the model, the backend and the memory by purpose."""
         self.families.get(Gauge, "model_info").labels(
             model=self._model,
             kind=info.spec.kind.value,

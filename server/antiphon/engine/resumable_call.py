@@ -129,7 +129,7 @@ def replaced() -> ReplacedError:
 
 
 def too_late() -> ResumeError:
-    """The error for a connection that waited too long for a call."""
+    """The error for a connection that waits for a call that can no longer be resumed."""
     return ResumeError("unknown: the call has ended, or has too many unacknowledged messages")
 
 

@@ -74,7 +74,7 @@ class FlushPadding:
 
     @property
     def done(self) -> int:
-        """Requested frames of silence that no longer wait."""
+        """The number of requested frames of silence that no longer wait."""
         return self.asked - self.pending
 
     def listen(self, run: int, upto: int, frames: int, tail: FloatArray, now_s: float) -> None:
@@ -122,7 +122,7 @@ class FlushPadding:
 
 
 class TextInbox:
-    """Words to be synthesised; the caller's half sends no more words than fit.
+    """The queue of words to be synthesised; the front end sends no more words than fit.
 
     At every tick a tts row is offered the next few words, and takes all of them or none. It may look ahead,
     and may take more than one step in a tick. Without new words the row synthesises the words that it took.

@@ -483,11 +483,11 @@ class Rows:
         return int(np.count_nonzero(self._is_attached))
 
     def waiting_frames(self) -> int:
-        """Whole frames (tts: words) that wait for the model, over all sessions."""
+        """The number of whole frames (tts: words) that wait for the model, over all sessions."""
         if self._takes_audio:
             return int(np.clip(self.inputs.waiting(), 0, self.inputs.bound).sum())
         return sum(entry.text.waiting for entry in list(self._entries) if entry is not None)
 
     def waiting_replies(self) -> int:
-        """Replies that wait for their sockets, over all sessions."""
+        """The number of replies that wait for their sockets, over all sessions."""
         return int(np.maximum(self.outputs.waiting(), 0).sum())

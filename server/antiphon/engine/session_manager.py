@@ -177,12 +177,14 @@ class SessionManager:
         self.post(UpdateRow(session.lease, request))
 
     def words_waiting(self, session: EngineSession) -> int:
-        """Words of a session that its row has not taken."""
+        """The number of a session's words that its row has not taken."""
         taken = 0 if session.lease is None else int(self._rows.arena.engine.words_taken[session.lease])
         return session.words_waiting(taken)
 
     def add_notes(self, session: EngineSession, noted: messages.Noted) -> None:
-        """See :meth:`Resuming.note`."""
+        """Store messages as :meth:`Resuming.note`; end the session that waited for a call that can no longer
+        be resumed.
+        """
         if (successor := self.resuming.note(session, noted)) is not None:
             self.end(successor, too_late())
 
@@ -212,7 +214,7 @@ class SessionManager:
             self.close(session)
 
     def close(self, session: EngineSession) -> None:
-        """Free the row, or the place in the queue; the next caller gets it."""
+        """Close a session: free its row, or its place in the queue, for the next caller."""
         if session.is_closed:
             return
         session.is_closed = True
@@ -298,11 +300,13 @@ class SessionManager:
         return min(waits_s, self.resuming.next_event_s(is_wanted=self._admission.missing() > 0))
 
     def load(self, now_s: float) -> EngineLoad:
-        """Rows and queue at this moment."""
+        """The numbers of rows and of waiting callers at this moment."""
         return self._admission.load(now_s)
 
     def promised_pages(self, most: int) -> int:
-        """Pages that sessions with a row may still take in the near future, up to ``most`` per row."""
+        """The number of pages that sessions with a row may still take in the near future, up to ``most`` per
+        row.
+        """
         return sum(min(session.pages, most) for session in self._admission.active())
 
     def handle(self, event: Event) -> None:

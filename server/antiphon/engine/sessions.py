@@ -113,7 +113,7 @@ class LeasePool:
         self._detached: set[int] = set()  # and held
 
     def has_free(self, pool: int | None = None) -> bool:
-        """Whether :meth:`take` would return a lease, of this pool or of any pool."""
+        """Whether :meth:`take` would return a lease, of this pool or, with None, of any pool."""
         return any(self.free) if pool is None else bool(self.free[pool])
 
     def roomiest(self) -> int:
@@ -154,7 +154,7 @@ class LeasePool:
                 self._end(lease)
 
     def clean(self, pool: int) -> None:
-        """Clear the free leases of a pool too, because an ended process may have written to them."""
+        """Clear the free leases of a pool, because an ended process may have written to them."""
         for lease in self.free[pool]:
             self._wipe(lease)
 

@@ -215,7 +215,7 @@ def make_sized(
     share: DeviceShare = ALONE,
     rings: Rings = lambda _spec: RingBytes(0, 0),
 ) -> Sized:
-    """A backend before its warm-up, with ``config.slots`` rows or, if that is None, as many rows as it can
+    """Make a backend, not yet warm, with ``config.slots`` rows or, if that is None, as many rows as it can
     answer in time.
 
     In the second case the backend first chooses how it uses threads. It is then timed with more and more

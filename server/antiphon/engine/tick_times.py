@@ -1,4 +1,4 @@
-"""The calls that a machine answers in time, from measured ticks and the cores that sockets take."""
+"""Computes how many calls a machine answers in time, from measured ticks and the cores that sockets take."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ class HostLoad:
 
 @dataclass(frozen=True, slots=True)
 class TickRule:
-    """When calls are answered in time: two ticks in a frame of ``frame_s``, less ``reserve_fraction``.
+    """The condition for calls to be answered in time: two ticks fit into a frame of ``frame_s``, less
+    ``reserve_fraction``.
 
     ``models`` models share the machine, each with ticks on ``threads`` threads. ``is_packed``: a tick
     computes only the rows that are ready.
@@ -89,11 +90,13 @@ class TickRule:
 
     @property
     def limit_s(self) -> float:
-        """The longest tick of a model without others and without calls: :func:`tick_limit_s`."""
+        """The longest tick that keeps frames on time, without other models and without calls:
+        :func:`tick_limit_s`.
+        """
         return tick_limit_s(self.frame_s, reserve_fraction=self.reserve_fraction)
 
     def slowdown(self, calls: int) -> float:
-        """See :meth:`HostLoad.slowdown`."""
+        """The ratio of a tick's time during ``calls`` calls of each model to its time without them."""
         return self.load.slowdown(calls, self.frame_s, threads=self.threads, models=self.models)
 
     def calls(self, ticks: Sequence[TickTime], at_most: int) -> int:
@@ -159,7 +162,7 @@ def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
 
 
 def measure_ticks(backend: Backend, sizes: Sequence[int], clock: StepClock, limit_s: float) -> list[TickTime]:
-    """Ticks over ready rows with full contexts, up to the first that takes over ``limit_s``.
+    """Measure ticks over ready rows with full contexts, up to the first that takes over ``limit_s``.
 
     The rows hold noise afterwards; every session resets its row before its first frame.
     """

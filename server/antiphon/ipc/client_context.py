@@ -172,7 +172,7 @@ class ClientContext:
             self._ticks[lease] = 0
 
     def look(self) -> None:
-        """Find the sessions that took part in ticks."""
+        """Call ``changed`` of each session that took part in a tick since the last call."""
         ticks = self.arena.engine.ticks
         for lease in np.flatnonzero(ticks != self._ticks).tolist():
             self._ticks[lease] = ticks[lease]
@@ -214,7 +214,7 @@ class ChangedSessions(Generic[T]):
             self._notify(session)
 
     def look(self) -> None:
-        """Also notify the owners of sessions that took part in ticks."""
+        """Notify the owners of the changed sessions and of the sessions that took part in ticks."""
         for context in self.contexts:
             context.look()
         self.notify()

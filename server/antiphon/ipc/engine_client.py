@@ -103,7 +103,7 @@ class EngineClient:
     def begin(
         self, port: EnginePort, session: Session, request: messages.Open | messages.Resume
     ) -> asyncio.Future[None]:
-        """Open a session; return when the engine has answered.
+        """Open a session; return a future that is done when the engine has answered.
 
         Raises:
             SessionFailedError: the engine's process has ended.
@@ -276,7 +276,7 @@ class EnginePort:
         notify: Notify | None,
         prompt: Prompt | None = None,
     ) -> tuple[Session, asyncio.Future[None]]:
-        """The new session for :meth:`submit`, and the engine's answer."""
+        """Open the session for :meth:`submit`; return it and the future of the engine's answer."""
         session = self._session(parameters, notify, is_primed=prompt is None)
         request = messages.Open(session.id, self._number, parameters, wait_s, prompt)
         return session, self.client.begin(self, session, request)
@@ -284,7 +284,7 @@ class EnginePort:
     def open_resumed(
         self, claim: ResumeClaim, *, notify: Notify | None
     ) -> tuple[Session, asyncio.Future[None]]:
-        """The new session for :meth:`resume`, and the engine's answer."""
+        """Open the session for :meth:`resume`; return it and the future of the engine's answer."""
         session = self._session(SamplingParameters(), notify)
         request = messages.Resume(session.id, self._number, claim)
         return session, self.client.begin(self, session, request)
@@ -417,7 +417,7 @@ def _greet(client: EngineClient, hello: messages.Hello, descriptors: Sequence[in
 
 
 class LoopNudge:
-    """Wakes an engine thread of another process, once per turn of the event loop."""
+    """Wakes an engine thread of another process, at most once per iteration of the event loop."""
 
     def __init__(self, client: EngineClient, wake: Callable[[], None]) -> None:
         """Wake by calling ``wake``."""
@@ -425,7 +425,7 @@ class LoopNudge:
         self._is_nudged = False
 
     def nudge(self) -> None:
-        """Wake the engine thread at the end of this turn."""
+        """Wake the engine thread in the next iteration of the event loop."""
         if not self._is_nudged:
             self._is_nudged = True
             self._client.loop.call_soon(self._nudge)

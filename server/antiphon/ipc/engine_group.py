@@ -34,7 +34,7 @@ HUNG_S: Final = 1.0
 
 
 class EngineGroup:
-    """Passes each call to the engine that admits it and has the fewest calls."""
+    """Passes each call to the engine with the fewest calls among the engines that admit it."""
 
     def __init__(self, ports: Sequence[EnginePort]) -> None:
         """Group these engines of one model, at least one."""
@@ -54,7 +54,9 @@ class EngineGroup:
         notify: Notify,
         prompt: Prompt | None = None,
     ) -> CallSession:
-        """See :meth:`EnginePort.submit`; a call that no engine admits waits in the shortest queue."""
+        """Open a session as :meth:`EnginePort.submit`; a call that no engine admits waits in the shortest
+        queue.
+        """
         for port in self._ready() if len(self._ports) > 1 else ():
             self._given[port] += 1
             self._unanswered[port] += 1
@@ -69,7 +71,8 @@ class EngineGroup:
         return await port.submit(parameters, wait_s=wait_s, notify=notify, prompt=prompt)
 
     async def resume(self, claim: ResumeClaim, *, notify: Notify) -> CallSession:
-        """See :meth:`EnginePort.resume`. The call may be at any engine, and may have moved to another one.
+        """Open a session that continues a call, as :meth:`EnginePort.resume`. The call may be at any engine,
+        and may have moved to another one.
 
         An engine that hangs is asked last, with a short limit.
         """
@@ -101,7 +104,7 @@ class EngineGroup:
         await self._waiting().check_room(wait_s)
 
     async def take_call(self, data: bytes) -> None:
-        """See :meth:`EnginePort.take_call`."""
+        """Accept a call from another worker at one of the engines, as :meth:`EnginePort.take_call`."""
         *firsts, last = self._ready() or [self._waiting()]
         for port in firsts:
             try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The engine at one moment.
+    """The health of an engine at one moment.
 
     ``alive``: the engine thread runs and its device is not lost. ``stuck_s``: seconds that the running step
     and its preparation have taken, once these exceed their limit, else 0. ``ready``: a new caller would be
@@ -28,7 +28,7 @@ class Health:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the process should continue to run."""
+        """Whether the engine is alive and not stuck; otherwise its process has to be restarted."""
         return self.alive and self.stuck_s == 0.0
 
 

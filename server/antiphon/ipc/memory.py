@@ -105,7 +105,7 @@ def ring_bytes(shape: Shape, pools: int | None) -> RingBytes:
 
 
 def allocate(plan: MemoryLayout) -> int:
-    """A descriptor of memory of this layout, which is allocated at once and whose size is sealed.
+    """Allocate memory of this layout at once, seal its size, and return its descriptor.
 
     Raises:
         ConfigError: the memory is not available.
@@ -137,7 +137,7 @@ def _slab(plan: MemoryLayout, pool: int, memory: mmap.mmap, offset: int) -> Coun
 
 
 def open_pool(descriptor: int, plan: MemoryLayout, pool: int) -> Arena:
-    """A front end's side of the memory: the leases of its pool, counted from 0."""
+    """Map a front end's side of the memory: the leases of its pool, counted from 0."""
     blocks = mmap.mmap(descriptor, plan.pool_bytes, offset=pool * plan.pool_bytes)
     slab = _slab(plan, pool, mmap.mmap(descriptor, plan.slab_bytes, offset=plan.slab_offset(pool)), 0)
     arena = Arena(
@@ -205,7 +205,7 @@ class SharedArena(Arena):
                 ring(bell)
 
     def move(self, source: int, target: int, taken: int, again: int, parameters: int) -> None:
-        """See :meth:`Arena.move`; the counters of the pools are copied too."""
+        """Copy one lease to another as :meth:`Arena.move`, with the counters of the pools."""
         pool, place = divmod(target, self.plan.leases)
         with self._copying:
             super().move(source, target, taken, again, parameters)

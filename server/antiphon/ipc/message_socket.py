@@ -87,7 +87,9 @@ class Codec(Generic[M]):
         )
 
     def encode(self, number: int, message: MessageBase) -> bytes:
-        """The bytes of a message: of a question, of its answer (-number), or of a statement (0)."""
+        """Encode a message: a question with its ``number``, an answer with the negative number, or a
+        statement with 0.
+        """
         return self._encoder.encode((number, message))
 
     def decode(self, data: bytes) -> tuple[int, M]:
@@ -368,7 +370,7 @@ def _memory_file(data: bytes) -> Iterator[int]:
 
 
 def write_file(data: bytes) -> int:
-    """A descriptor of memory that holds these bytes.
+    """Write bytes to a memory file and return its descriptor.
 
     Raises:
         OSError: no file descriptor, or no memory, is free.
@@ -384,7 +386,7 @@ def write_file(data: bytes) -> int:
 
 
 def read_file(descriptor: int, most: int) -> bytes:
-    """The bytes in the memory of a descriptor.
+    """Read the bytes of a memory file.
 
     Raises:
         ProtocolError: there are more than ``most``.

@@ -224,7 +224,9 @@ class EngineFacts(msgspec.Struct, frozen=True):
 
 
 class Hello(Notice, frozen=True):
-    """The engines. Descriptors follow: the front end's wake-up, then each engine's memory and wake-up."""
+    """The engines of the server, the first message to a front end. Descriptors follow: the front end's
+    wake-up, then each engine's memory and wake-up.
+    """
 
     pool: int
     engines: tuple[EngineFacts, ...]

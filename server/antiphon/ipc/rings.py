@@ -90,13 +90,15 @@ class Arena:
 
     @classmethod
     def ordinary(cls, shape: Shape, leases: int) -> Arena:
-        """All leases in the memory of this process, allocated by the first write."""
+        """Make an arena of all leases in the memory of this process, which the first write allocates."""
         caller, engine = (np.zeros((kind.ROWS, leases), np.int64) for kind in (CallerCounts, EngineCounts))
         return cls(shape, np.zeros(leases, shape.block), caller, engine, np.zeros(1, np.int64))
 
     @property
     def sequence(self) -> int:
-        """Odd while the engine changes counters of the statistics; a different number afterwards."""
+        """The engine's sequence number: odd while the engine changes counters of the statistics, and
+        different afterwards.
+        """
         return int(self._turn[0])
 
     def writing(self) -> Seqlock:
@@ -159,7 +161,7 @@ class Seqlock:
 
 
 class InputRings:
-    """Whole frames of audio, ``pcm`` float32 ``[L, C, frame_samples]``.
+    """The rings of input audio: whole frames, ``pcm`` float32 ``[L, C, frame_samples]``.
 
     The caller's half writes ``written`` (whole frames) and ``discarded`` (earlier frames are skipped); the
     engine writes ``taken``. ``frame`` int64 ``[L, C]`` is the number of a slot's frame in the session,
@@ -353,7 +355,7 @@ class RingReplies(NamedTuple):
 
 
 class OutputRings:
-    """Replies: ``marks`` ``[L, D, 7]``, ``vad`` ``[L, D, heads]``, ``pcm``.
+    """The rings of replies: ``marks`` ``[L, D, 7]``, ``vad`` ``[L, D, heads]``, ``pcm``.
 
     ``marks`` are as in :class:`RingReplies`. The engine writes ``written`` and ``discarded`` (earlier replies
     are given up); the caller's half writes ``taken``. The engine overwrites only slots whose replies it gave
@@ -466,7 +468,7 @@ class OutputRings:
 
 
 def as_replies(found: RingReplies) -> list[FrameReply]:
-    """Replies of a ring as values, one at a time."""
+    """Convert replies of a ring to :class:`FrameReply` values."""
     pcm: Iterable[FloatArray | None] = repeat(None) if found.pcm is None else found.pcm
     heads = map(tuple, found.vad.tolist())
     return [

@@ -37,7 +37,7 @@ class SessionLink:
 
 
 class Session:
-    """A caller's end of the engine.
+    """The client side of one call of an engine.
 
     Audio pushed before the session is ACTIVE is ignored, because no row reads it; frame 0 is the first frame
     afterwards. Text pushed earlier waits. Input after :meth:`finish`, or after the session is CLOSED, is
@@ -398,7 +398,7 @@ class Session:
         self._watcher = watcher
 
     def stats(self) -> SessionStats:
-        """The outcome of all frames so far."""
+        """The numbers of the session's frames so far, by outcome."""
         return self._final or self._side.consistently(self._read_stats)
 
     def _read_stats(self) -> SessionStats:

@@ -199,8 +199,8 @@ class Shape:
 
     @property
     def block(self) -> np.dtype[np.void]:
-        """Bytes of the block of one lease, whole pages. Small fields come first, so that they share the first
-        page.
+        """The dtype of the block of one lease, whose size is whole pages. Small fields come first, so that
+        they share the first page.
         """
         heard, said = RING_BOUNDS * self.input_frames, RING_BOUNDS * self.output_frames
         if not self.input_samples:

@@ -1,1 +1,1 @@
-"""The description of a checkpoint: spec, files, tokenizer, delays, sampling parameters."""
+"""Reads checkpoints: their specs, files, tokenizers, delays and sampling parameters."""

@@ -203,7 +203,7 @@ class DepformerConfig:
 
 
 def weight_sets(config: Mapping[str, Any], steps: int) -> tuple[int, ...]:
-    """The set of weights of each of ``steps`` depformer steps."""
+    """The number of the set of weights that each of ``steps`` depformer steps uses."""
     if not config.get("depformer_weights_per_step", False):
         return (0,) * steps
     return tuple(config.get("depformer_weights_per_step_schedule") or range(steps))[:steps]
@@ -288,7 +288,7 @@ UNUSED_STATE: Final = MappingProxyType({PipelineKind.STT: "decoder", PipelineKin
 
 @dataclass(frozen=True, slots=True)
 class ConvShape:
-    """A causal convolution. A transposed one outputs ``stride`` positions per input position."""
+    """The shape of a causal convolution. A transposed one outputs ``stride`` positions per input position."""
 
     inputs: int
     outputs: int
@@ -301,7 +301,9 @@ class ConvShape:
 
 @dataclass(frozen=True, slots=True)
 class ResidualShape:
-    """Two convolutions with an ELU before each; their sum with the input is the output."""
+    """The shape of a residual block: two convolutions, with an ELU before each, whose output is added to the
+    input.
+    """
 
     first: ConvShape
     second: ConvShape

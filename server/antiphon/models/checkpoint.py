@@ -126,7 +126,7 @@ class Checkpoint:
         return {} if self.manifest is None else self.manifest.graphs
 
     def quantization_for(self, backend: str) -> QuantizationRecipe | None:
-        """How the weights that a backend reads are rounded, or None.
+        """The recipe by which the weights that a backend reads were rounded; None if they were not rounded.
 
         The manifest's rounding applies to the backends that it lists, or to all backends if it lists none. A
         model may have rounded graphs and unrounded published weights.

@@ -117,7 +117,7 @@ class SpeakerShape:
         return MAX_SPEAKERS * self.frames
 
     def check(self, prompt: Prompt) -> FloatArray:
-        """The voices of a prompt, float32 ``[V, T, width]``.
+        """Check the voices of a prompt and return them, float32 ``[V, T, width]``.
 
         Raises:
             UnsupportedError: there is no voice, there are too many, or they have another shape.
@@ -131,7 +131,7 @@ class SpeakerShape:
         return speakers
 
     def prompt(self, embeddings: FloatArray) -> Prompt:
-        """The prompt of one voice, ``[1, width, T]`` or ``[width, T]`` as published.
+        """Make the prompt of one voice, ``[1, width, T]`` or ``[width, T]`` as published.
 
         Raises:
             UnsupportedError: another shape, or a number that is not finite.
@@ -186,8 +186,8 @@ def check_conditions(config: Mapping[str, Any]) -> None:
 
 
 def chosen_entry(config: Mapping[str, Any], name: str) -> int | None:
-    """The entry of a tts model's lookup table that the server chooses; None if the table does not have this
-    entry.
+    """The index of the entry that the server chooses in a tts model's lookup table; None if the table does
+    not have this entry.
     """
     values = config["conditioners"][name]["lut"].get("possible_values") or []
     wanted = {"cfg": format(GUIDANCE, ".1f"), "control": "ok"}.get(name)
@@ -195,7 +195,7 @@ def chosen_entry(config: Mapping[str, Any], name: str) -> int | None:
 
 
 def description_entry(config: Mapping[str, Any], family: str) -> int | None:
-    """The entry "very_good" of the table of descriptions, which Hibiki adds to every input.
+    """The index of "very_good" in the table of descriptions, an entry that Hibiki adds to every input.
 
     None for a model without conditioners, and for tts models, whose conditions are read separately.
 

@@ -1,4 +1,4 @@
-"""Estimated tick time on a GPU: bytes, arithmetic and launches to milliseconds.
+"""Estimates the time of a tick on a GPU from its bytes, its arithmetic and its launches.
 
 All results are computed, from constants fitted to a run on an H100 (``GpuCard.is_measured``);
 ``docs/benchmarks/gpu.md`` has the points of the fit, and its deviation at all other points. Each constant of
@@ -39,7 +39,7 @@ class GpuCard:
 
     @property
     def label(self) -> str:
-        """The origin of a number computed with these constants."""
+        """A note on a number computed with these constants: whether they are measured."""
         return f"on {self.name}'s measured constants" if self.is_measured else COMPUTED
 
 
@@ -141,7 +141,7 @@ PAIRED_STALLS: Final = 1.6
 
 
 def paired_tile_of(rows: int) -> Tile:
-    """The tile of a product of a number of rows with INT4 weights."""
+    """The tile for a product of ``rows`` rows with INT4 weights."""
     return PAIRED_TILES[rows > PAIRED_TILES[0].rows]
 
 
@@ -223,7 +223,7 @@ class Launches:
     few_int8: int
 
     def of(self, rows: int, bits: int) -> int:
-        """The kernels of a tick over a number of rows, with weights of 16, 8 or 4 bits."""
+        """The number of kernels of a tick over ``rows`` rows, with weights of 16, 8 or 4 bits."""
         if bits == 16:
             return self.bfloat16
         if bits == 4 or rows > SHORT_ROWS:
@@ -274,7 +274,9 @@ class TickWork:
         return layers + self.steps * STEP_LAUNCHES + OTHER_LAUNCHES
 
     def tick_ms(self, rows: int, card: GpuCard) -> float:
-        """Cost of a tick with this number of ready rows: all stages in turn, and the host's part."""
+        """The milliseconds of a tick with this number of ready rows: all stages in turn, and the host's
+        part.
+        """
         codec = codec_cost(rows, card, CODEC_LAUNCHES)
         host_ms = 1000 * (card.host_s + START_S)
         return host_ms + self.passes * codec.ms + self.model_cost(rows, self.context, card).ms

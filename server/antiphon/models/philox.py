@@ -43,7 +43,7 @@ def philox4x32(counter: Iterable[Words], key: Iterable[Words]) -> Words:
 def random_words(
     seed: NDArray[np.uint64], step: NDArray[np.int64], stream: int, tokens: NDArray[np.int64]
 ) -> Words:
-    """One word for each token: word ``token % 4`` of the block whose counter ends in ``token // 4``.
+    """One random word for each token: word ``token % 4`` of the block whose counter ends in ``token // 4``.
 
     ``seed`` and ``step`` are ``[B]``, ``tokens`` are ``[B, K]``, ascending in each row; returns uint32
     ``[B, K]``. A block that serves several tokens is computed once.

@@ -94,7 +94,7 @@ def pocket_spec(
 
 @dataclass(frozen=True, slots=True)
 class PocketShape:
-    """Properties of a Pocket-TTS model for other modules: the shape of its voices.
+    """The shape of a Pocket-TTS model's keys and values, and of the voices that consist of them.
 
     ``layers``, ``heads`` and ``head_dim`` describe its keys and values; ``max_positions`` is the length of
     the longest voice. ``clones``: its weights can make a voice from a recording. ``query_heads`` query heads
@@ -201,7 +201,8 @@ class PocketShape:
             )
 
     def recorded(self, pcm: FloatArray, spec: ModelSpec) -> Prompt:
-        """The voice of a recording, float32 ``[N]`` at the model's rate; only the first 30 s are used.
+        """The prompt of the voice in a recording, float32 ``[N]`` at the model's rate; only the first 30 s
+        are used.
 
         Raises:
             UnsupportedError: the weights cannot encode a voice, or the recording is shorter than a frame.
@@ -224,7 +225,9 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PocketText:
-    """The rules for text of a model, like ``prepare_text_prompt`` of the package ``pocket-tts``."""
+    """The rules by which a Pocket-TTS model's text is prepared, like ``prepare_text_prompt`` of the package
+    ``pocket-tts``.
+    """
 
     encode: Callable[[str], list[int]]
     frame_rate: float
@@ -313,7 +316,7 @@ def longest_frames(tokens: int, frame_rate: float) -> int:
 
 
 def table_of(values: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
-    """A table within a table. Raises CheckpointFormatError if it is missing."""
+    """The table ``key`` of ``values``. Raises CheckpointFormatError if it is missing."""
     found = values.get(key)
     if not isinstance(found, dict):
         raise CheckpointFormatError(f"{where} lacks {key}: it is no configuration of Pocket-TTS")

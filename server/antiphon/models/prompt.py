@@ -29,7 +29,7 @@ SHORTEST_FRAMES = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prompt:
-    """The tokens of T frames, all forced.
+    """A prompt of T frames, whose tokens the model reads instead of sampling them.
 
     ``frames`` is int32 ``[T, 1 + n_q]``: text, the model's own voice, its input. ``voice`` and ``embedded``
     may replace a part of the frames. ``voice`` is float32 ``[V, frame_samples]``: its codes are the model's

@@ -90,7 +90,7 @@ class SamplingParameters:
 
     @classmethod
     def from_generation(cls, generation: Mapping[str, Any]) -> SamplingParameters:
-        """The defaults of a checkpoint's ``lm_gen_config``, if it has one."""
+        """The default parameters of a checkpoint, from its ``lm_gen_config`` if it has one."""
         given = generation.get("lm_gen_config", {})
         default = cls()
         is_greedy = given.get("use_sampling") is False

@@ -1,4 +1,4 @@
-"""The text of a delayed-streams speech model: words to text tokens, one step at a time.
+"""Turns words into the text tokens of a delayed-streams speech model, one step at a time.
 
 Zeghidour et al. 2025, "Streaming sequence-to-sequence learning with delayed streams modeling", section 3.3;
 the rules are those of ``StateMachine`` and of ``script_to_entries`` in ``moshi/models/tts.py`` of

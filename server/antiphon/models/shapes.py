@@ -1,4 +1,4 @@
-"""The spec of a model: its configuration, checked against the shapes of its weights.
+"""Makes the spec of a model from its configuration, checked against the shapes of its weights.
 
 Some published configurations do not match their weights, so this module reads the weights' headers.
 """

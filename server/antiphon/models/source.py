@@ -184,7 +184,7 @@ class FileSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A local folder.
+    """The files of a checkpoint in a local folder.
 
     Names may point outside of the folder (``../echo/mimi.safetensors``), unless there is a ``bound``: the
     folder that must contain every file, with links followed. ``beside`` is a second folder, which is searched

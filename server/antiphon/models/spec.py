@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 
 class PipelineKind(StrEnum):
-    """The table of kinds: the inputs and outputs of one row in each frame.
+    """The kinds of models, each with the inputs and outputs of a row in each frame.
 
     ``takes_audio``: the input is PCM, not text; ``gives_audio``: the output has PCM. ``is_live``: late audio
     is useless, so full queues drop their oldest entry, in both directions. Other kinds drop no audio: a full
@@ -106,7 +106,7 @@ class LMSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A model as the engine and its callers see it. ``lm`` is None for a plain codec."""
+    """The specification of a model for the engine and its callers. ``lm`` is None for a plain codec."""
 
     name: str
     kind: PipelineKind

@@ -116,7 +116,7 @@ class Speller:
         self._has_joints = "-" in self._letters
 
     def is_known(self, word: str, tokens: Sequence[int]) -> bool:
-        """Whether a word of these tokens is spoken unchanged."""
+        """Whether a word with these tokens is spoken unchanged."""
         misread = _MISREAD.search(word)  # without figures or hyphens a model reads "100" as "10 0"
         is_read = misread is None or (self._has_joints if misread[0] == "-" else self._has_figures)
         if not (is_read and self._unsayable.isdisjoint(tokens)):

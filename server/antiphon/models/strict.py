@@ -57,7 +57,8 @@ def check_type(value: Any, types: Types, where: str) -> None:
 
 
 def read_record(kind: type[T], values: Any, where: str, joint: str = ".") -> T:
-    """The dataclass ``kind`` from an object with a key for each field; fields with a default may be absent.
+    """Make the dataclass ``kind`` from an object with a key for each field; fields with a default may be
+    absent.
 
     Fields are JSON values, dataclasses, or tuples and mappings of either. In messages ``joint`` stands
     between ``where`` and the keys of inner objects. Raises CheckpointFormatError as :func:`check_keys`.

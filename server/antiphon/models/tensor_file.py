@@ -36,7 +36,9 @@ _ORDERED: Final = "collections OrderedDict"
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A view of storage ``key``, in elements: its offset, shape and strides, which are not negative."""
+    """A tensor as a view of storage ``key``, in elements: its offset, shape and strides, which are not
+    negative.
+    """
 
     storage_type: str
     key: str

@@ -1,4 +1,4 @@
-"""Text tokens to text, one piece at a time, as it is sent to callers."""
+"""Converts text to token ids, and token ids to text, one piece at a time as it is sent to callers."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ WordEvent: TypeAlias = Word | WordEnd
 
 @dataclass(frozen=True, slots=True)
 class SpeechTiming:
-    """The times of a recogniser's tokens.
+    """The timing of a recogniser: the delay of its text, and the silence before the caller's audio.
 
     A session begins with ``prefix_frames`` of silence that the caller has not sent. There is at least one
     such frame, because the model ignores the first frame of a session: its input there is the initial tokens,

@@ -1,4 +1,5 @@
-"""The tensors of safetensors files, from the header only, and their names in published files of each layout.
+"""Describes the tensors of safetensors files by their headers, and maps the names in published files to this
+package's names.
 
 Format: https://huggingface.co/docs/safetensors (8 bytes of little-endian header size, a JSON object of name
 -> dtype, shape, data_offsets, then the data).

@@ -125,7 +125,7 @@ def _started(event: _Event, *, is_json: bool) -> MediaStart:
 
 
 def encode(start: MediaStart, command: str, mark: str = "") -> str:
-    """A command, such as ``ANSWER``, ``FLUSH_MEDIA`` and ``MARK_MEDIA`` (with a mark's name)."""
+    """Encode a command, such as ``ANSWER``, ``FLUSH_MEDIA`` and ``MARK_MEDIA`` (with a mark's name)."""
     if not start.is_json:
         return f"{command} {mark}" if mark else command
     return json.dumps({"command": command, "correlation_id": mark} if mark else {"command": command})

@@ -107,5 +107,5 @@ def decode(message: bytes | str) -> AudioSocketMessage:
 
 
 def encode_audio(rate: int, pcm: bytes) -> bytes:
-    """Encode 20 ms of audio to be played now."""
+    """Encode audio, which Asterisk plays at once."""
     return bytes((KINDS[rate],)) + len(pcm).to_bytes(2, "big") + pcm

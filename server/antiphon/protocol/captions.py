@@ -1,4 +1,4 @@
-"""Words with their times as segments, and as the subtitle files SRT and WebVTT.
+"""Groups words with their times into segments, and writes segments as the subtitle formats SRT and WebVTT.
 
 A segment ends at a pause, or at the length of a subtitle line, as on the web page.
 """

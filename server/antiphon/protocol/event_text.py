@@ -1,4 +1,4 @@
-"""A JSON event of OpenAI's socket protocols: its text, and the id that replies repeat."""
+"""Reads the JSON events of OpenAI's socket protocols, each with the id that replies repeat."""
 
 from __future__ import annotations
 

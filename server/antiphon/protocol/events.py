@@ -147,7 +147,8 @@ def ready(
 def resumed(
     *, session: str, token: str, input_frame: int, missed_frames: int, replay_from: int, worker: str = ""
 ) -> Event:
-    """The call continues here: ``input_frame`` is the first input frame that the server has not received.
+    """The call continues on this connection: ``input_frame`` is the first input frame that the server has not
+    received.
 
     ``token`` resumes the call the next time. ``replay_from`` is the first frame whose audio may still arrive;
     ``missed_frames`` is the number of earlier frames that never reached the client. ``worker`` is the name of
@@ -172,7 +173,7 @@ def resume_failed(reason: str) -> Event:
 
 
 def moved(worker: str) -> Event:
-    """The call continues at this worker: resume it with ``worker=NAME`` in the query."""
+    """The call continues at the worker called ``worker``: resume it with ``worker=NAME`` in the query."""
     return Event("moved", {"worker": worker})
 
 

@@ -40,7 +40,9 @@ DELEGATE_TOOL: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Delegation:
-    """The tools of a text model in its API's format. ``target`` is None if there is no delegation."""
+    """The delegation of a session: its target, and the tools of a text model in its API's format. ``target``
+    is None if there is no delegation.
+    """
 
     target: Target | None = None
     tools: Sequence[Mapping[str, Any]] = ()

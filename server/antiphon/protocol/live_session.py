@@ -138,8 +138,9 @@ def read_change(fields: Fields) -> SessionChange:
 
 
 def read_format(fields: Fields | None) -> LiveFormat:
-    """A format; without a rate, the first rate of its encoding. Raises FieldError: the format is not
-    supported."""
+    """Read an audio format; without a rate, it has the first rate of its encoding. Raises FieldError: the
+    format is not supported.
+    """
     if fields is None:
         return LiveFormat()
     encoding = Encoding(fields.choice("type", tuple(Encoding)))

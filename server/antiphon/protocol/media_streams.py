@@ -172,12 +172,12 @@ def encode_media(start: StreamStart, payload: bytes) -> str:
 
 
 def encode_mark(start: StreamStart, name: str) -> str:
-    """A mark, which the service returns as :class:`Played`."""
+    """Encode a mark, which the service returns as :class:`Played`."""
     return _written(start, "mark", {"name": name})
 
 
 def encode_clear(start: StreamStart) -> str:
-    """Discard all audio that was sent and not played."""
+    """Encode the command to discard all audio that was sent and not played."""
     return _written(start, "clear", None)
 
 

@@ -130,7 +130,7 @@ class StampedAudio:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An unknown tag, which the receiver discards."""
+    """A message with an unknown tag, which the receiver discards."""
 
     tag: int
     data: bytes

@@ -200,7 +200,7 @@ def read_number(values: dict[str, Any], name: str, what: str) -> float:
 
 
 def read_bytes(values: dict[str, Any], name: str, what: str) -> bytes:
-    """Bytes: msgpack's own, or an array of numbers from 0 to 255.
+    """The value of a required field that is bytes: msgpack's own, or an array of numbers from 0 to 255.
 
     Raises:
         ProtocolError: the field is missing, or has another type.
@@ -217,7 +217,7 @@ def read_bytes(values: dict[str, Any], name: str, what: str) -> bytes:
 
 
 def read_floats(values: dict[str, Any], name: str, what: str) -> FloatArray:
-    """An array of finite numbers, whole or not, as float32 ``[N]``.
+    """The value of a required field that is an array of finite numbers, whole or not, as float32 ``[N]``.
 
     Raises:
         ProtocolError: the field is missing, or has another type.

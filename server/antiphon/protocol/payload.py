@@ -45,7 +45,7 @@ def decode_text(data: bytes, what: str) -> str:
 
 
 def decode_object(data: bytes, what: str) -> dict[str, Any]:
-    """One JSON object, strictly: no NaN, no infinity, no lone surrogates, at most ``MAX_JSON_BYTES``.
+    """Decode one JSON object, strictly: no NaN, no infinity, no lone surrogates, at most ``MAX_JSON_BYTES``.
 
     Raises:
         ProtocolError: the bytes are not such an object; ``what`` names the message in the error.
@@ -56,7 +56,7 @@ def decode_object(data: bytes, what: str) -> dict[str, Any]:
 
 
 def parse_object(text: str, what: str) -> dict[str, Any]:
-    """One JSON object, as strict as :func:`decode_object`; the caller limits its length.
+    """Parse one JSON object, as strictly as :func:`decode_object`; the caller limits its length.
 
     Values are counted before they are built, so the time depends only on the length of the text.
 
@@ -76,7 +76,7 @@ def parse_object(text: str, what: str) -> dict[str, Any]:
 
 
 def encode_object(values: Mapping[str, Any], what: str) -> bytes:
-    """An object as compact JSON in UTF-8, byte for byte equal to JavaScript's ``JSON.stringify``.
+    """Encode an object as compact JSON in UTF-8, byte for byte equal to JavaScript's ``JSON.stringify``.
 
     Whole numbers must be ints, because JavaScript writes 1.0 as ``1``, and this function as ``1.0``.
 

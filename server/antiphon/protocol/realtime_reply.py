@@ -143,7 +143,9 @@ class Responses:
         return self.finish(CANCELLED, CLIENT_CANCELLED)
 
     def interrupted(self) -> list[Event]:
-        """The response is interrupted by the caller's voice."""
+        """The caller's voice interrupts the response: at once with ``is_hard``, otherwise if the model is
+        silent within ``YIELD_MS``.
+        """
         response = self._response
         if response is None or response.item is None or self._progress.quiet_ms:
             return []

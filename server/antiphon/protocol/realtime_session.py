@@ -95,7 +95,7 @@ class OutputFormat:
         return "audio" in self.modalities
 
     def shown(self) -> dict[str, Any]:
-        """``audio.output`` of a session or a response."""
+        """The field ``audio.output`` as a session or a response shows it."""
         return {"format": show_format(self.format), "voice": self.voice}
 
 
@@ -217,7 +217,7 @@ def _check_size(fields: Fields, session: RealtimeSession) -> None:
 
 
 def read_modalities(fields: Fields) -> tuple[str, ...]:
-    """``output_modalities``: audio or text, () if absent."""
+    """Read ``output_modalities``: ("audio",) or ("text",), or () if absent."""
     value = fields.values.get("output_modalities")
     if value is None:
         return ()

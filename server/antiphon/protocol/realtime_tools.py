@@ -33,7 +33,9 @@ PARTS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class WrittenItem:
-    """An item. ``role`` is the role of a message, or "call" or "output" for the items of a tool."""
+    """An item of a Realtime conversation that a text model can read. ``role`` is the role of a message, or
+    "call" or "output" for the items of a tool.
+    """
 
     role: str
     text: str
@@ -42,7 +44,7 @@ class WrittenItem:
 
 
 def read_item(fields: Fields) -> WrittenItem:
-    """An item that a text model can read.
+    """Read an item for a text model.
 
     Raises:
         FieldError: the item is of another type, or a field is missing or too long.
@@ -73,7 +75,7 @@ def _text_of(fields: Fields) -> str:
 
 
 def read_tools(fields: Fields) -> list[dict[str, Any]]:
-    """``tools`` in the format of text models, [] if absent.
+    """Read ``tools`` in the format of text models, [] if absent.
 
     Raises:
         FieldError: a tool is not a function, or has no name.
@@ -88,7 +90,7 @@ def read_tools(fields: Fields) -> list[dict[str, Any]]:
 
 
 def read_choice(fields: Fields) -> Any:
-    """``tool_choice`` in the format of text models, None if absent.
+    """Read ``tool_choice`` in the format of text models, None if absent.
 
     Raises:
         FieldError: the choice is invalid.
@@ -119,7 +121,7 @@ class ReplyFields:
 
 
 def reply_fields(session: RealtimeSession, response: Fields | None = None) -> ReplyFields:
-    """The session's options, overridden by the options of a ``response``.
+    """The options of a reply: the session's options, overridden by the options of a ``response``.
 
     Raises:
         FieldError: a field of the response cannot be used.

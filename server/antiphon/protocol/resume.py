@@ -66,7 +66,7 @@ def token_text(token: bytes) -> str:
 
 
 def token_of(text: str) -> bytes:
-    """Decode :func:`token_text`.
+    """Decode the result of :func:`token_text`.
 
     Raises:
         ProtocolError: the text is not a token.
@@ -126,7 +126,7 @@ def encode_claim(claim: Claim) -> bytes:
 
 
 def decode_claim(message: bytes) -> Claim:
-    """Decode :func:`encode_claim`.
+    """Decode the result of :func:`encode_claim`.
 
     Raises:
         ProtocolError: the bytes are not a claim, or have another version.

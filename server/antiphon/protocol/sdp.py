@@ -95,7 +95,7 @@ def _is_one_machine(candidate: str) -> bool:
 
 
 def with_repair(answer: str) -> str:
-    """An answer that requests Opus packets which include a copy of the previous packet (RFC 7587,
+    """Add to an answer the request for Opus packets that include a copy of the previous packet (RFC 7587,
     section 7).
     """
     form = OPUS.search(answer)

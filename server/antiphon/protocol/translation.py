@@ -21,7 +21,7 @@ SAMPLE_RATE = 24_000
 
 @dataclass(frozen=True, slots=True)
 class TranslationSession:
-    """A requested session. Fields other than the model are shown, and have no effect."""
+    """A requested translation session. Fields other than the model are shown, and have no effect."""
 
     model: str
     language: str | None = None

@@ -39,7 +39,7 @@ class AppendAudio:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The agent's settings. ``session`` is repeated in the answer.
+    """The client changes the agent's settings. ``session`` is repeated in the answer.
 
     ``instructions`` "" means the agent's own instructions; None means that the event has none. Of Unmute's
     characters only ``constant`` has a text here; the texts of the others are part of Unmute's backend.

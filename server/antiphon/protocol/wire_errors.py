@@ -123,5 +123,5 @@ def wire_form(error: AntiphonError) -> WireForm:
 
 
 def close_only(error: AntiphonError) -> tuple[tuple[()], int]:
-    """No message, and the close code. Protocols without a message for errors refuse in this way."""
+    """Return no message and the error's close code, for protocols without a message for errors."""
     return (), wire_form(error).close

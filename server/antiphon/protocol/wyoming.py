@@ -280,7 +280,9 @@ class Offer:
 
 
 def encode_info(recognisers: Sequence[Offer], voices: Sequence[Offer], agents: Sequence[Offer]) -> bytes:
-    """The services: one program for transcription, one for speech, and one for answers in text."""
+    """Encode the list of services: one program for transcription, one for speech, and one for answers in
+    text.
+    """
     programs = {
         "asr": _program(
             recognisers, "models", supports_transcript_streaming=True, prefers_noise_reduction_enabled=False

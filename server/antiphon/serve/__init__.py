@@ -1,1 +1,1 @@
-"""The aiohttp application: sockets, HTTP, security, static page."""
+"""The aiohttp application, which serves sockets, HTTP routes and the static page."""

@@ -17,8 +17,8 @@ ALSO: Final = {"::": ("0.0.0.0",)}
 
 
 def bind(host: str, port: int, option: str = "--port") -> list[socket.socket]:
-    """Bound sockets on every address of a host, not listening yet; port 0 means any free port, the same on
-    all addresses.
+    """Bind sockets on every address of a host, not listening yet; port 0 means any free port, the same on all
+    addresses.
 
     ``::`` means every address of this machine, including IPv4 addresses. From now on the port is reserved:
     another server cannot bind it.

@@ -1,4 +1,4 @@
-"""The supervisor's children: control socket, heartbeat, end, replacement.
+"""Starts the supervisor's children, requests their heartbeats and answers, and kills them.
 
 A child is a process, or in a single-process server a task.
 """
@@ -73,7 +73,7 @@ ANSWER_S = 0.2
 
 
 class LocalTask:
-    """Replaces the process of a child that is a task of this process."""
+    """Stands in for the process of a child that is a task of this process."""
 
     def __init__(self, work: Coroutine[Any, Any, None], end: ControlSocket) -> None:
         """Start ``work``; its ``end`` of the control socket sends the reason if it cannot start."""

@@ -61,7 +61,7 @@ class Pong(Message, frozen=True):
 
 
 class Connection(Message, frozen=True):
-    """To a front end: an accepted connection of this number."""
+    """To a front end: an accepted connection with this number."""
 
     number: int
 

@@ -104,7 +104,7 @@ never."""
 
 
 class Supervisor:
-    """Runs a plan, on the event loop that created it."""
+    """Runs a :class:`SupervisorPlan` on the event loop on which it was made."""
 
     def __init__(self, plan: SupervisorPlan, log: Log | None = None) -> None:
         """Begin without processes."""
@@ -147,7 +147,7 @@ class Supervisor:
         self._changed = asyncio.Event()
 
     async def run(self) -> int:
-        """The exit code, once every process has ended.
+        """Run the server; return the exit code once every process has ended.
 
         Raises:
             ConfigError: a process cannot start; the message is the process's own.

@@ -126,13 +126,17 @@ class MlxRows:
                     self.state.tensors[name] = mx.full_like(self.state.tensors[name], positions)
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """The number of named rows; for compiled operations the next power of two."""
+        """The number of rows that a tick computes: all if ``is_fixed``, otherwise the named rows, for
+        compiled operations rounded up to a power of two.
+        """
         if is_fixed:
             return self.state.rows
         return tick_size(len(rows), self.state.rows) if self._compiles else len(rows)
 
     def tick_sizes(self) -> list[int]:
-        """Every size of a tick for which mlx compiles."""
+        """The numbers of rows that a warm-up runs: each that mlx compiles, or without compilation only all
+        rows.
+        """
         slots = self.state.rows
         return sorted({tick_size(rows, slots) for rows in range(1, slots + 1)}) if self._compiles else [slots]
 
@@ -166,7 +170,7 @@ class MlxRows:
             self.state.restore(row, tensors)
 
     def to_host(self, tensors: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """The arrays as numpy arrays; bfloat16 becomes uint16."""
+        """Convert the arrays to numpy arrays; bfloat16 becomes uint16."""
         with self.on_device():
             return self.state.to_host(tensors)
 
@@ -388,12 +392,14 @@ class ScriptedChooser:
         self._sampler, self._choices, self.asked = sampler, choices, choices[:, 0]
 
     def text(self, logits: mx.array, step: Packed, draw: Draw) -> mx.array:
-        """See :class:`antiphon.backends.mlx.generation.TokenChooser`."""
+        """Choose text tokens int32 ``[n]`` from logits ``[n, text_card]``; may keep a history in the
+        state.
+        """
         self.asked = self._sampler.text(logits, step, draw)
         return mx.where(self.asked == NEW_WORD, self._choices[:, 0], self._choices[:, 1])
 
     def audio(self, codebook: int, logits: mx.array, draw: Draw) -> mx.array:
-        """See :class:`antiphon.backends.mlx.generation.TokenChooser`."""
+        """Choose tokens of one codebook, int32 ``[n]``, from logits ``[n, card]``."""
         return self._sampler.audio(codebook, logits, draw)
 
 
@@ -448,7 +454,7 @@ class MlxTts(MlxRows):
             return TextResult(asked, pcm, stage_ms)
 
     def compute_voice(self, prompt: Prompt | None) -> dict[str, mx.array]:
-        """Keys and values of a voice, None for no voice."""
+        """Compute the keys and values of a voice; None means no voice."""
         assert self.generator is not None
         with self.on_device():
             source = self._conditions.source(None if prompt is None else prompt.speakers)

@@ -20,7 +20,9 @@ from antiphon.models.spec import LMSpec
 
 
 class DelayCache:
-    """State ``lm.tokens`` int32 ``[1 + n_q, max_delay + 2]``, a ring over steps."""
+    """The delay cache of a language model: the state ``lm.tokens`` int32 ``[1 + n_q, max_delay + 2]``, a ring
+    over steps.
+    """
 
     def __init__(self, spec: LMSpec) -> None:
         """Keep the constants on the device. The model's own streams are first, text before all others."""
@@ -67,10 +69,12 @@ class TokenChooser(Protocol):
     """Chooses tokens from logits, row by row; a sampler, for example."""
 
     def text(self, logits: mx.array, step: Step, draw: Draw) -> mx.array:
-        """Map ``[n, text_card]`` to int32 ``[n]``; may keep a history in the state."""
+        """Choose text tokens int32 ``[n]`` from logits ``[n, text_card]``; may keep a history in the
+        state.
+        """
 
     def audio(self, codebook: int, logits: mx.array, draw: Draw) -> mx.array:
-        """Map ``[n, card]`` to int32 ``[n]``."""
+        """Choose tokens of one codebook, int32 ``[n]``, from logits ``[n, card]``."""
 
 
 class Generator:

@@ -217,7 +217,9 @@ def load_norm(kind: str, weights: Weights, name: str, dim: int) -> Norm:
 
 
 def rotation(positions: mx.array, head_dim: int, max_period: float) -> tuple[mx.array, mx.array]:
-    """Cosine and sine ``[n, T, 1, D / 2]`` float32 for int ``positions [n, T]``."""
+    """The cosines and sines of the rotary embedding, float32 ``[n, T, 1, D / 2]``, for int ``positions [n,
+    T]``.
+    """
     steps = mx.arange(head_dim // 2, dtype=mx.float32)
     frequencies = mx.exp(steps * (-math.log(max_period) * 2 / head_dim))
     angles = frequencies * positions.astype(mx.float32)[:, :, None, None]
@@ -225,7 +227,7 @@ def rotation(positions: mx.array, head_dim: int, max_period: float) -> tuple[mx.
 
 
 def rotate(x: mx.array, cos: mx.array, sin: mx.array, *, interleaved: bool) -> mx.array:
-    """Rotate ``[n, T, H, D]`` by position."""
+    """Apply the rotary embedding to ``x [n, T, H, D]``."""
     wide = x.astype(mx.float32)
     if interleaved:
         even, odd = wide[..., 0::2], wide[..., 1::2]

@@ -64,7 +64,9 @@ class Conditions:
     positions: mx.array | None = None
 
     def source(self, speakers: FloatArray | None) -> mx.array:
-        """The source ``[5 * T, dim]`` of up to five voices, float32 ``[V, T, width]``; None for no voice."""
+        """The cross-attention source ``[5 * T, dim]`` of up to five voices, float32 ``[V, T, width]``; None
+        for no voice.
+        """
         assert self.projection is not None
         assert self.empty is not None
         assert self.positions is not None
@@ -123,7 +125,7 @@ Past: TypeAlias = tuple[mx.array, mx.array]
 
 
 class DepformerLayer:
-    """One layer of one slice."""
+    """One transformer layer of one depformer slice."""
 
     def __init__(self, config: DepformerConfig, width: int, weights: Weights, prefix: str) -> None:
         """Take the layer's weights."""
@@ -146,7 +148,9 @@ class DepformerLayer:
 
 
 class DepformerSlice:
-    """One complete step: from the main transformer's output and the previous token to logits."""
+    """The part of a depformer that computes one step: from the main transformer's output and the previous
+    token to logits.
+    """
 
     def __init__(self, config: DepformerConfig, step: int, weights: Weights, prefix: str) -> None:
         """Take the slice's weights."""
@@ -314,7 +318,7 @@ def load_lm(
 
 
 def cut(whole: mx.array, source: Source) -> mx.array:
-    """The part of a file's tensor for a source."""
+    """The part of a file's tensor ``whole`` that ``source`` names."""
     if source.is_flat:
         return whole.reshape(-1)
     if source.parts == 1:

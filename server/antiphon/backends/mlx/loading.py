@@ -1,4 +1,4 @@
-"""From a checkpoint to the mlx backend: its options, checked, and its modules."""
+"""Loads a checkpoint into an mlx backend, after checking the backend's options."""
 
 from __future__ import annotations
 

@@ -111,8 +111,8 @@ class CausalConvTranspose1d:
 
 
 class Seanet:
-    """The "encoder" (``[n, frame_samples, 1]`` to ``[n, positions, dimension]``) or the "decoder" (the
-    reverse).
+    """Mimi's convolutional "encoder" (``[n, frame_samples, 1]`` to ``[n, positions, dimension]``) or
+    "decoder" (the reverse).
     """
 
     def __init__(self, name: str, config: SeanetConfig, weights: Weights) -> None:
@@ -213,7 +213,7 @@ class SplitQuantizer:
 
 
 class Mimi:
-    """The codec for the first ``codebooks`` levels. Its state names begin with ``encoder`` or ``decoder``."""
+    """Mimi with its first ``codebooks`` codebooks. Its state names begin with ``encoder`` or ``decoder``."""
 
     def __init__(self, config: Mapping[str, Any], codebooks: int, weights: Weights) -> None:
         """Take the weights."""

@@ -73,7 +73,7 @@ class State:
         mx.eval(self.tensors)
 
     def to_host(self, snapshot: Mapping[str, mx.array]) -> dict[str, NDArray[Any]]:
-        """A snapshot as numpy arrays, bfloat16 as uint16."""
+        """Convert a snapshot to numpy arrays, bfloat16 as uint16."""
         return {
             name: np.array(array.view(mx.uint16) if array.dtype == mx.bfloat16 else array)
             for name, array in snapshot.items()
@@ -137,7 +137,7 @@ class Packing:
 
 
 class Packed:
-    """Small state of n rows, in the order of a stage: name to ``[n, ...]``."""
+    """The small state tensors of a stage's n rows, in the stage's order: name to ``[n, ...]``."""
 
     def __init__(self, tensors: Mapping[str, mx.array]) -> None:
         """Start with these tensors."""

@@ -73,7 +73,7 @@ class KVRing:
                 step.write_slots(name, slots, array)
 
     def attend(self, step: Step, q: mx.array, mask: mx.array, lengths: Sequence[int]) -> mx.array:
-        """Queries ``[n, HQ, T, D]`` over the slots that ``mask`` bool ``[n, 1, T, length]`` allows.
+        """Attend with queries ``[n, HQ, T, D]`` to the slots that ``mask`` bool ``[n, 1, T, length]`` allows.
 
         For each run of the step's packing only the first ``lengths`` slots are read. Places outside of all
         runs get zeros.
@@ -280,7 +280,7 @@ def scaled(x: mx.array, scale: mx.array | None) -> mx.array:
 
 
 class StreamingTransformer:
-    """Layers over a common position counter. State ``{name}.position`` int32: positions seen."""
+    """Transformer layers that share a position counter. State ``{name}.position`` int32: positions seen."""
 
     def __init__(
         self, name: str, config: TransformerConfig, weights: Weights, prefix: str, *, int8_kv: bool = False

@@ -27,7 +27,7 @@ class RunCost:
 
     @classmethod
     def fit(cls, times_ms: Mapping[int, float]) -> RunCost:
-        """The line nearest to the measured times by number of rows, by relative error."""
+        """Fit the line to the measured times by number of rows, with the least relative error."""
         if len(times_ms) == 1:
             ((count, time_ms),) = times_ms.items()
             return cls(0.0, time_ms / count)
@@ -36,7 +36,7 @@ class RunCost:
         return cls(max(0.0, float(run_ms)), max(0.0, float(row_ms)))
 
     def bridges(self, idle_rows: int) -> bool:
-        """Whether a run that includes ``idle_rows`` unneeded rows is cheaper than another run."""
+        """Whether ``idle_rows`` unneeded rows in a run take less time than another run."""
         return idle_rows * self.row_ms < self.run_ms
 
 
@@ -202,6 +202,6 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
 
 
 def spaced(slots: int, count: int) -> list[range]:
-    """Windows of this number of rows, as far apart as possible."""
+    """``MOST_TURNS`` windows of ``count`` rows each, evenly spread over ``slots`` rows."""
     starts = np.linspace(0, slots - count, MOST_TURNS).astype(int).tolist()
     return [range(start, start + count) for start in starts]

@@ -73,7 +73,7 @@ class Language:
     def speak(
         self, rows: IntArray, text: IntArray, hidden: Array, watch: Stopwatch, *, is_fixed: bool = False
     ) -> IntArray:
-        """A frame's audio tokens int32 ``[m, dep_q]``, all by one graph."""
+        """Choose a frame's audio tokens int32 ``[m, dep_q]``, all in one run of the depformer's graph."""
         if self._depformer is None:
             return np.empty((rows.size, 0), dtype=np.int32)
         noise = np.empty((rows.size, self.spec.dep_q, self.spec.card), np.float32)
@@ -96,7 +96,7 @@ class Language:
         return parts | {_SAMPLER + name: np.asarray(a) for name, a in self.sampler.snapshot(row).items()}
 
     def specs(self) -> list[TensorSpec]:
-        """The state outside of the graphs, for a snapshot."""
+        """The names, shapes and dtypes of the state outside of the graphs, as in a snapshot."""
         return [TensorSpec(name, array.shape, array.dtype) for name, array in self.snapshot(0).items()]
 
     def restore(self, row: int, snapshot: Mapping[str, Array]) -> None:
@@ -126,7 +126,7 @@ class OnnxRows:
             self.language = Language(spec.lm, stages["lm"], stages.get("depformer"))
 
     def allocate(self, slots: int) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Allocate ``slots`` fresh rows with default parameters; the former rows are freed first."""
         for rows in (0, slots):  # all former rows are freed before the first new one
             for stage in self.stages.values():
                 stage.allocate(rows)
@@ -168,40 +168,40 @@ class OnnxRows:
                 stage.warm_up(row_counts(stage.slots))
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`; voices are kept."""
+        """Reset rows bit for bit: rings are erased too; parameters and voices are kept."""
         for stage in self.stages.values():
             stage.state.reset(rows)
         if self.language is not None:
             self.language.reset(rows)
 
     def set_parameters(self, row: int, parameters: SamplingParameters) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Give a row its sampling parameters."""
         if self.language is not None:
             self.language.sampler.set_parameters(row, parameters)
 
     def snapshot(self, row: int) -> dict[str, Any]:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Copy a row: named tensors, each ring cut to the part that its position marks as filled."""
         tensors: dict[str, Any] = {} if self.language is None else self.language.snapshot(row)
         for stage in self.stages.values():
             tensors |= stage.state.snapshot(row)
         return tensors
 
     def check(self, tensors: Mapping[str, Any]) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Raise UnsupportedError if :meth:`restore` cannot accept these tensors."""
         specs = [] if self.language is None else self.language.specs()
         for stage in self.stages.values():
             specs += stage.state.specs.values()
         check_state(tensors, specs)
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Write checked tensors into a row; its other tensors are as in a fresh row."""
         for stage in self.stages.values():
             stage.state.restore(row, tensors)
         if self.language is not None:
             self.language.restore(row, tensors)
 
     def state_bytes(self) -> int:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Bytes of state of all rows."""
         language = 0 if self.language is None else self.language.bytes
         return language + sum(stage.bytes for stage in self.stages.values())
 
@@ -221,7 +221,7 @@ class OnnxFrames(OnnxRows, HostArrays):
     """Runs codec, duplex and stt models; implements :class:`antiphon.backends.base.FrameExecutor`."""
 
     def run(self, work: Work) -> Result:
-        """See :class:`antiphon.backends.base.FrameExecutor`."""
+        """Run one tick."""
         rows, is_fixed, watch = work.rows, work.is_fixed, Stopwatch()
         self.reset(rows[work.is_fresh])
         encode = self.stages["encode"]
@@ -272,7 +272,7 @@ class OnnxTexts(OnnxRows, HostArrays):
         self.reset(rows)
 
     def advance(self, step: TextStep) -> TextResult:
-        """See :class:`antiphon.backends.base.TextExecutor`."""
+        """Run one step of the rows of ``step``."""
         language, rows, is_fixed, watch = self.language, step.rows, step.is_fixed, Stopwatch()
         assert language is not None
         asked, outputs = language.read(rows, np.empty((rows.size, 0), np.int32), watch, is_fixed=is_fixed)
@@ -302,7 +302,7 @@ class OnnxTexts(OnnxRows, HostArrays):
         return {name: array[0] for name, array in found.items()}
 
     def write_voice(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """See :class:`antiphon.backends.base.TextExecutor`."""
+        """Write a computed voice into a row."""
         for name, array in tensors.items():
             self.stages["lm"].state.arrays[name][row] = array
 

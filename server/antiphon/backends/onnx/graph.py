@@ -107,7 +107,7 @@ have 528 windows, most of which never occur.
 
 
 class Graph:
-    """A session and its buffers. Each buffer is ``[S, *shape]`` and never moves.
+    """A graph's ONNX Runtime session and its buffers. Each buffer is ``[S, *shape]`` and never moves.
 
     The caller fills ``inputs`` and reads ``outputs``; ``state`` persists from run to run. A run over a window
     of rows is bound to those rows of every buffer by address. State marked as aliased in the graph's table is

@@ -51,7 +51,7 @@ def make(
     spin: bool | None = None,
     chunk_tokens: int | None = None,
 ) -> HostBackend | TtsBackend | UtteranceBackend:
-    """Load a checkpoint's graphs.
+    """Load a checkpoint's graphs and return its backend.
 
     ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is the number for a step on a
     CPU (None: all usable cores but one), and ``spin`` whether waiting threads spin during a step (None: if a
@@ -129,7 +129,7 @@ def _utterances(
 
 
 def stages(spec: ModelSpec) -> tuple[str, ...]:
-    """The graphs that a model of this shape needs."""
+    """The names of the graphs that a model of this spec needs."""
     if (pocket := PocketShape.of(spec)) is not None:
         return (*(("encode",) if pocket.clones else ()), READ, "lm", "decode")
     if spec.lm is None:

@@ -84,7 +84,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         )
 
     def allocate(self, slots: int) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Allocate ``slots`` fresh rows with default parameters; the former rows are freed first."""
         super().allocate(slots)
         self.lm.allocate(slots)
         self.speakers = [self._fresh() for _ in range(slots)]
@@ -102,12 +102,12 @@ class OnnxUtterances(OnnxRows, HostArrays):
         self._decode_latents(rows, silence, is_fixed=True)
 
     def warm_up(self, progress: Progress) -> None:
-        """See :class:`OnnxRows`; the graph "read" runs one row at a time."""
+        """Run each stage at several sizes; the graph "read" runs one row at a time."""
         self.lm.read(0, [0])
         super().warm_up(progress)
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Reset rows bit for bit: rings are erased too."""
         named = [int(row) for row in rows]
         self.lm.reset(named)
         super().reset(named)
@@ -122,7 +122,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         self.parameters[row] = parameters
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
-        """See :meth:`antiphon.backends.base.Backend.prime`; a recording takes several pieces."""
+        """Process one piece of a voice; a recording takes several pieces."""
         self.shape.check_voice(prompt, self._spec.frame_samples)
         if not self.voices.is_encoding(row, prompt):
             self.reset([row])
@@ -245,7 +245,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         return self.stages["decode"].run(rows, {LATENT: latents}, is_fixed=is_fixed)["pcm"]
 
     def snapshot(self, row: int) -> dict[str, Any]:
-        """See :class:`antiphon.backends.base.DeviceRows`; a chunk that was begun is read first."""
+        """Copy a row; a chunk that was begun is read first."""
         self._reads = len(self._unread[row])
         self._is_read(row)
         values = {**self.speakers[row].to_json(), "voice": int(self.lm.voice[row])}
@@ -256,7 +256,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
         return tensors
 
     def check(self, tensors: Mapping[str, Any]) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Raise UnsupportedError if :meth:`restore` cannot accept these tensors."""
         specs = [TensorSpec(LATENT, (self._width,), np.dtype(np.float32))]
         for name in SPOKEN:
             specs += self.stages[name].state.specs.values()
@@ -274,7 +274,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
             )
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Write checked tensors into a row; its other tensors are as in a fresh row."""
         for name in SPOKEN:
             self.stages[name].state.restore(row, tensors)
         self.speakers[row], voice = self._load(tensors)
@@ -293,20 +293,22 @@ class OnnxUtterances(OnnxRows, HostArrays):
             raise UnsupportedError(f"this snapshot is damaged: {words:.200}") from error
 
     def close(self) -> None:
-        """See :class:`OnnxRows`."""
+        """Free the sessions, their threads and their state."""
         self._read.close()
         super().close()
 
 
 class UtteranceBackend(RowHost[OnnxUtterances]):
-    """``slots`` rows of one model; see :class:`antiphon.backends.base.Backend`."""
+    """The backend of a Pocket-TTS model with ``slots`` rows; see :class:`antiphon.backends.base.Backend`."""
 
     def __init__(self, rows: OnnxUtterances, *, slots: int) -> None:
         """Start with fresh rows."""
         super().__init__(rows.facts.spec, rows, slots=slots, can_prime=True)
 
     def step(self, inputs: StepInputs) -> StepOutputs:
-        """A frame of every named row that has work; see :meth:`antiphon.backends.base.Backend.step`."""
+        """Compute a frame of every named row that has work; see
+        :meth:`antiphon.backends.base.Backend.step`.
+        """
         check_inputs(self._info, inputs)
         executor, rows = self.executor, inputs.rows.copy()
         with self._errors.over(rows):
@@ -318,7 +320,7 @@ class UtteranceBackend(RowHost[OnnxUtterances]):
         )
 
     def prime(self, row: int, prompt: Prompt) -> PrimeProgress:
-        """A piece of a voice; see :meth:`antiphon.backends.base.Backend.prime`."""
+        """Process one piece of a voice; see :meth:`antiphon.backends.base.Backend.prime`."""
         check_row(self._info, row)
         with self._errors.over([row]):
             return self.executor.prime(row, prompt)

@@ -40,7 +40,7 @@ class PocketLanguage:
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """The positions of all rows, int64 ``[S]``."""
+        """The number of positions that each row has filled, int64 ``[S]``."""
         found: NDArray[np.int64] = self._lm.state.arrays[POSITION]
         return found
 
@@ -61,7 +61,7 @@ class PocketLanguage:
         return self._shape.capacity - int(self.positions[row])
 
     def read(self, row: int, tokens: Sequence[int], heard: FloatArray | None = None) -> None:
-        """Read tokens, with the latents ``[T, width]`` of a voice's positions."""
+        """Read tokens into a row; ``heard`` has the latents ``[T, width]`` of a voice's positions."""
         rows = np.array([row], np.int32)
         for first in range(0, len(tokens), READ_POSITIONS):
             part = tokens[first : first + READ_POSITIONS]
@@ -106,7 +106,9 @@ class PocketLanguage:
         self._reach(row)
 
     def copy_voice(self, row: int) -> FloatArray:
-        """The reverse of :meth:`write_voice`."""
+        """Copy a row's voice, float32 ``[layers, 2, T, heads, head_dim]``, as :meth:`write_voice` takes
+        it.
+        """
         arrays, count = self._lm.state.arrays, int(self.voice[row])
         return np.array(
             [

@@ -25,8 +25,8 @@ FLOOR_DB: Final = 35.0
 
 
 def end_on_pause(pcm: FloatArray, sample_rate: int) -> FloatArray:
-    """A recording, float32 ``[N]``, that ends with 80 ms of silence, like the package's function
-    ``end_on_pause``.
+    """Cut a recording, float32 ``[N]``, after its last sound and append 80 ms of silence, like the function
+    ``end_on_pause`` of the package ``pocket_tts``.
 
     If a voice stops during speech, the model continues it; if it ends with a long silence, the model starts
     late.

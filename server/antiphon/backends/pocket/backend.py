@@ -36,7 +36,7 @@ from antiphon.models.spec import ModelSpec
 
 
 def make_workers(threads: int, name: str) -> ThreadPoolExecutor:
-    """Start ``threads`` threads, each with one core for an operation."""
+    """Start ``threads`` threads; each runs torch's operations on one core."""
     before = torch.get_num_threads()
     started = threading.Barrier(threads)
     pool = ThreadPoolExecutor(threads, name, initializer=torch.set_num_threads, initargs=(1,))
@@ -102,7 +102,7 @@ class Voices:
         return heard
 
     def knows(self, prompt: Prompt) -> bool:
-        """Whether a recording was processed before."""
+        """Whether the voice of a recording is cached."""
         return self._kept.get(prompt.key) is not None
 
     def _hear(self, prompt: Prompt) -> State:
@@ -152,7 +152,7 @@ class PocketRows(HostArrays):
         )
 
     def allocate(self, slots: int) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Allocate ``slots`` fresh rows with default parameters; the former rows are freed first."""
         self.rows = [self._fresh() for _ in range(slots)]
         self.parameters = [SamplingParameters() for _ in range(slots)]
         self.failed: dict[int, Exception] = {}
@@ -162,7 +162,7 @@ class PocketRows(HostArrays):
         return PocketRow(self.model, speaker, self._nobody if voice is None else voice, self._frame_samples)
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """The number of ``rows``: a row is computed without others, so a tick has no idle rows."""
+        """The number of named rows, or of all rows if ``is_fixed``; each row is computed separately."""
         return len(self.rows) if is_fixed else int(rows.size)
 
     def warm_up(self, progress: Progress) -> None:
@@ -170,7 +170,7 @@ class PocketRows(HostArrays):
         progress(1, 1, "pocket")
 
     def reset(self, rows: Sequence[int]) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Reset rows to fresh ones, without voices."""
         for row in rows:
             self.begin(row, None)
 
@@ -226,12 +226,12 @@ class PocketRows(HostArrays):
         return self.rows[row].to_arrays()
 
     def check(self, tensors: Mapping[str, Any]) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Raise UnsupportedError if :meth:`restore` cannot accept these tensors."""
         with torch.inference_mode():
             PocketRow.from_arrays(self._fresh(), tensors, self._longest_frames)
 
     def restore(self, row: int, tensors: Mapping[str, Any]) -> None:
-        """See :class:`antiphon.backends.base.DeviceRows`."""
+        """Write checked tensors into a row; its other tensors are as in a fresh row."""
         with torch.inference_mode():
             self.rows[row] = PocketRow.from_arrays(self._fresh(), tensors, self._longest_frames)
 
@@ -278,7 +278,7 @@ class PocketRows(HostArrays):
 
 
 class PocketBackend(RowHost[PocketRows]):
-    """``slots`` rows of one model; see :class:`antiphon.backends.base.Backend`.
+    """The backend of a Pocket-TTS model with ``slots`` rows; see :class:`antiphon.backends.base.Backend`.
 
     Rows are assigned to threads by their cost, so that a row that begins an utterance delays few others. The
     rows of one thread read the language model's weights once for all of them. A failing row does not affect

@@ -1,4 +1,6 @@
-"""Makes the Pocket-TTS backend for a checkpoint: options, loader, threads."""
+"""Makes the Pocket-TTS backend for a checkpoint: checks the options, loads the model and starts the
+threads.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,9 @@ edges of a block.
 
 
 class Together:
-    """The package's transformer for several rows at once; its modules are used unchanged."""
+    """Runs the transformer of the package ``pocket_tts`` for several rows at once, with its modules
+    unchanged.
+    """
 
     def __init__(self, transformer: Any) -> None:
         """Take ownership of a loaded transformer of the package."""
@@ -52,7 +54,7 @@ class Together:
     def think(
         self, inputs: Sequence[Tensor], states: Sequence[Mapping[str, Mapping[str, Tensor]]]
     ) -> list[Tensor]:
-        """Pass each row's ``[1, 1, dim]`` through all layers, after its state."""
+        """Pass each row's input ``[1, 1, dim]`` through all layers, with its state."""
         rows = list(inputs)
         for layer, attend in self._layers:
             projected = multiply(layer.self_attn.in_proj, [layer.norm1(x) for x in rows])
@@ -133,7 +135,7 @@ class PocketModel:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The versions of the packages that compute, by name."""
+        """The versions of the packages that run the model, by name."""
         return {"torch": torch.__version__}
 
     # Text.
@@ -228,7 +230,8 @@ class PocketModel:
     def next_latent(
         self, state: State, latent: Tensor, noise: FloatArray, thought: Tensor | None = None
     ) -> tuple[Tensor, bool]:
-        """The frame after ``latent`` [1, 1, width], from ``noise`` [width]; and whether speech is over.
+        """Compute the latent after ``latent`` [1, 1, width] from ``noise`` [width]; also return whether
+        speech is over.
 
         ``thought``: the language model's output for ``latent``, if it is already computed.
         """

@@ -46,7 +46,9 @@ class Utterance(Speech):
 
 @dataclass(slots=True)
 class PocketRow:
-    """A row's session. Its ``voice`` is never modified."""
+    """The state of one row: its remaining text, its voice and its utterance. Its ``voice`` is never
+    modified.
+    """
 
     model: PocketModel
     speaker: SpokenRow

@@ -262,7 +262,7 @@ class TorchRows:
         self._state.restore(row, tensors)
 
     def to_host(self, tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-        """A snapshot's tensors as numpy arrays, bfloat16 as the uint16 of the same bits."""
+        """Convert a snapshot's tensors to numpy arrays, bfloat16 as the uint16 of the same bits."""
         return to_numpy(tensors)
 
     def from_host(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Codec, duplex and stt models on torch, and the operations that read their prompts."""
+"""Codec, duplex and stt models on torch, and the operations that read the prompts of duplex models."""
 
 from __future__ import annotations
 

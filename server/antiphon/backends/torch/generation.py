@@ -30,7 +30,9 @@ from antiphon.models.spec import LMSpec
 
 
 class DelayCache:
-    """State ``lm.tokens`` int64 ``[1 + n_q, max_delay + 2]``, a ring over steps."""
+    """The delay cache of a language model: the state ``lm.tokens`` int64 ``[1 + n_q, max_delay + 2]``, a ring
+    over steps.
+    """
 
     def __init__(
         self,
@@ -104,11 +106,13 @@ class TokenChooser(Protocol):
     """Chooses tokens from logits, row by row; ``frames [n]`` is each row's step since its reset."""
 
     def text(self, logits: Tensor, step: Step, frames: Tensor) -> Tensor:
-        """Map ``[n, text_card]``, in the model's dtype, to int64 ``[n]``; may keep a history in the state."""
+        """Choose text tokens int64 ``[n]`` from logits ``[n, text_card]`` in the model's dtype; may keep a
+        history in the state.
+        """
         ...
 
     def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:
-        """Map ``[n, card]``, in the model's dtype, to int64 ``[n]``."""
+        """Choose tokens of one codebook, int64 ``[n]``, from logits ``[n, card]`` in the model's dtype."""
         ...
 
 
@@ -153,7 +157,7 @@ class Generator:
         *,
         is_silent: bool = False,
     ) -> Generated:
-        """Process codes int64 ``[n, n_q - dep_q]`` and generate.
+        """Process a frame's input codes int64 ``[n, n_q - dep_q]`` and generate its output.
 
         A row's tokens are valid once it has processed more than ``max_delay`` frames. ``is_silent``: every
         row is within its audio delay, so no audio token is computed.

@@ -1,4 +1,4 @@
-"""From a checkpoint to the torch backend: its options, checked, and its modules on a device."""
+"""Loads a checkpoint into a torch backend, after checking the backend's options."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def make(
     guidance: float | None = None,
     overcommit: float = 1.0,
 ) -> HostBackend | TtsBackend:
-    """Load a checkpoint into our own modules.
+    """Load a checkpoint into this package's modules and return its backend.
 
     ``dtype`` is the dtype of the language model (None: float32 on a CPU, bfloat16 elsewhere). ``weights`` is
     the format of its linears, ``kv`` of its keys and values: "compute" (that dtype, or INT8 if the checkpoint

@@ -28,7 +28,7 @@ def page_shape(spec: TensorSpec) -> tuple[int, ...]:
 
 
 def page_bytes(specs: Iterable[TensorSpec]) -> int:
-    """Bytes of a page of all these rings."""
+    """The bytes of one page, with its part of every ring."""
     return sum(spec.dtype.itemsize * prod(page_shape(spec)) for spec in specs)
 
 
@@ -80,7 +80,7 @@ class PageTable:
         return by_slots(of_rows, pool[pages].movedim(1, 0))
 
     def pairs(self) -> PageTable:
-        """For rings whose rows are pairs, ``[2, ...]``: the table of each row of a pair."""
+        """The table for rings whose rows are pairs, ``[2, ...]``: it has a row for each half of a pair."""
         half = torch.arange(2, dtype=torch.int32, device=self.pages.device)[:, None]
         pages = (2 * self.pages[:, None] + half).flatten(0, 1)
         halves = {

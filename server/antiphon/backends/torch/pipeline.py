@@ -202,8 +202,8 @@ class LayoutKind(Enum):
 
 
 def row_buckets(slots: int) -> tuple[int, ...]:
-    """1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, ... up to the number of slots, and the number of slots
-    itself.
+    """The numbers of rows to prepare for: 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, ... and the number of
+    slots.
     """
     sizes, size = list(_FEW_ROWS), _ROWS_APART
     while size < slots:

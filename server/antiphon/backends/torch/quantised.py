@@ -38,7 +38,7 @@ from antiphon.errors import CheckpointFormatError, UnsupportedError
 
 
 def fp8_values(weight: Tensor, scale: Tensor) -> Tensor:
-    """Float32 ``[out, in]`` of an FP8 weight and its scales ``[out]`` or ``[out, 1]``."""
+    """The float32 values ``[out, in]`` of an FP8 weight and its scales ``[out]`` or ``[out, 1]``."""
     return weight.float() * scale.float().reshape(-1, 1)
 
 
@@ -81,19 +81,21 @@ NIBBLE_ZERO = 8
 
 
 def pack_nibbles(integers: Tensor) -> Tensor:
-    """Integers -8 to 7 ``[out, in]`` to uint8 ``[out, in / 2]``, the first of each pair in the low bits."""
+    """Pack integers -8 to 7 ``[out, in]`` into uint8 ``[out, in / 2]``, the first of each pair in the low
+    bits.
+    """
     nibbles = (integers + NIBBLE_ZERO).to(torch.uint8)
     return nibbles[:, ::2] | nibbles[:, 1::2] << 4
 
 
 def unpack_nibbles(packed: Tensor) -> Tensor:
-    """Uint8 ``[out, in / 2]`` to int8 ``[out, in]``: reverses :func:`pack_nibbles`."""
+    """Unpack uint8 ``[out, in / 2]`` to int8 ``[out, in]``: the reverse of :func:`pack_nibbles`."""
     pairs = torch.stack([packed & 15, packed >> 4], dim=-1).flatten(1)
     return pairs.to(torch.int8) - NIBBLE_ZERO
 
 
 def int4_values(packed: Tensor, scale: Tensor) -> Tensor:
-    """Float32 ``[out, in]`` of a packed weight and its scales ``[out, blocks]``.
+    """The float32 values ``[out, in]`` of a packed INT4 weight and its scales ``[out, blocks]``.
 
     Raises:
         CheckpointFormatError: the row is not a multiple of the blocks.
@@ -112,8 +114,8 @@ PAIRED_BLOCKS = (32, 64)
 
 
 class Int4Linear(nn.Module):
-    """``weight`` uint8 ``[out, in / 2]``, ``scale`` float32 ``[out, blocks]``; outputs have the dtype of the
-    inputs.
+    """A linear layer in INT4: ``weight`` uint8 ``[out, in / 2]``, ``scale`` float32 ``[out, blocks]``;
+    outputs have the dtype of the inputs.
 
     ``prescale`` float32 ``[in]``, if given, multiplies the input first (AWQ). With ``rounds_input``
     inputs are rounded to INT8, each row to its own scale.
@@ -224,7 +226,8 @@ def has_integer_units() -> bool:
 
 
 class Int8Linear(nn.Module):
-    """``weight`` int8 ``[out, in]``, ``scale`` float32 ``[out]``; inputs and outputs keep their dtype.
+    """A linear layer in INT8: ``weight`` int8 ``[out, in]``, ``scale`` float32 ``[out]``; inputs and outputs
+    keep their dtype.
 
     Without ``rounds_input`` only the weight is INT8: no rounding of inputs, no integer product, and no gain
     in speed, since every call converts the weight to the input's dtype. ``prescale`` float32 ``[in]``, if
@@ -263,7 +266,7 @@ class Int8Linear(nn.Module):
 
     @property
     def is_plain(self) -> bool:
-        """Whether inputs are rounded directly, each row to its own scale: the form of the GPU kernels."""
+        """Whether inputs are rounded directly, each row to its own scale, as the GPU kernels need it."""
         return self.rounds_input and self.prescale is None and self.step is None
 
     def pack(self) -> None:

@@ -33,7 +33,9 @@ def _multiply(words: Tensor, factor: int) -> tuple[Tensor, Tensor]:
 
 
 def philox4x32(counter: tuple[Tensor, ...], key: tuple[Tensor, Tensor]) -> Tensor:
-    """Ten rounds of Philox: four and two int64 tensors that broadcast, to ``[..., 4]``."""
+    """Ten rounds of Philox: ``counter`` (four int64 tensors) and ``key`` (two), which broadcast, to ``[...,
+    4]``.
+    """
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(ROUNDS):
@@ -169,7 +171,9 @@ class Sampler:
         self.width = NARROW_TOPK if is_narrow else max(self._spec.text_card, self._spec.card)
 
     def text(self, logits: Tensor, step: Step, frames: Tensor) -> Tensor:
-        """See :class:`antiphon.backends.torch.generation.TokenChooser`."""
+        """Choose text tokens int64 ``[n]`` from logits ``[n, text_card]`` in the model's dtype; may keep a
+        history in the state.
+        """
         assert isinstance(step, PackedStep), "parameters are those of a row"
         temperature, inverse, penalty, pad_mult = self._floats.index_select(2, step.at).unbind()
         topk, seed, context = self._integers.index_select(2, step.at).unbind()
@@ -206,8 +210,9 @@ class Sampler:
         return tokens
 
     def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:
-        """See :class:`antiphon.backends.torch.generation.TokenChooser`; a frame's codebooks are passed in
-        order."""
+        """Choose tokens of one codebook, int64 ``[n]``, from logits ``[n, card]``; a frame's codebooks are
+        passed in order.
+        """
         voice, kernels = self._voice, self._kernels
         assert voice is not None, "text comes first"
         if codebook == self._spec.dep_q - 1:

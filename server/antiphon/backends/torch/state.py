@@ -61,7 +61,7 @@ class Run:
 
 
 def runs_of(rows: Sequence[int], filled: Sequence[int | None], *, apart: bool = False) -> tuple[Run, ...]:
-    """Cut a list of rows into runs; ``apart``: each row separately."""
+    """Cut a list of rows into runs; with ``apart`` each row is a separate run."""
     runs: list[Run] = []
     for place, (row, frames) in enumerate(zip(rows, filled, strict=True)):
         last = runs[-1] if runs else None
@@ -143,20 +143,20 @@ class MaskedStep(Step):
 
     @property
     def runs(self) -> Sequence[Run | None]:
-        """See the base class."""
+        """The runs of rows whose rings the places read."""
         return (None,)
 
     @property
     def idle(self) -> Tensor | None:
-        """See the base class."""
+        """Bool ``[n]``, true for places that take no part; None if all take part."""
         return None if self.exec_mask is None else ~self.exec_mask
 
     def read(self, name: str) -> Tensor:
-        """See the base class."""
+        """The current small tensor, ``[n, *spec.shape]``."""
         return self.tensors[name]
 
     def ring(self, name: str, run: Run | None, slots: int) -> Tensor:  # noqa: ARG002
-        """See the base class."""
+        """The content of a ring, or a voice, for the rows of a run, without a copy."""
         return self.tensors[name]
 
     def select(self, new: Tensor, old: Tensor) -> Tensor:
@@ -169,12 +169,13 @@ class MaskedStep(Step):
         return (new & mask) | (old & ~mask) if old.dtype == torch.bool else torch.where(mask, new, old)
 
     def write(self, name: str, new: Tensor) -> None:
-        """See the base class."""
+        """Replace a small tensor, for the rows that take part."""
         old = self.tensors[name]
         self.tensors[name] = self.select(new, old).to(old.dtype)
 
     def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
-        """See the base class. Rows that do not advance keep their content.
+        """Write ``values [n, H, T, ...]`` at ``slots [n, T]`` of a ring ``[rows, H, C, ...]``. Rows that do
+        not advance keep their content.
 
         An indexed write becomes ScatterND, whose slices are whole heads.
         """
@@ -217,24 +218,26 @@ class PackedStep(Step):
 
     @property
     def runs(self) -> Sequence[Run]:
-        """See the base class."""
+        """The runs of rows whose rings the places read."""
         return self._runs
 
     @property
     def idle(self) -> Tensor | None:
-        """See the base class."""
+        """Bool ``[n]``, true for places that take no part; None if all take part."""
         return self.rows < 0 if self._is_padded else None
 
     def read(self, name: str) -> Tensor:
-        """See the base class."""
+        """The current small tensor, ``[n, *spec.shape]``."""
         return self._tensors[name].index_select(0, self.at)
 
     def write(self, name: str, new: Tensor) -> None:
-        """See the base class."""
+        """Replace a small tensor, for the rows that take part."""
         self._tensors[name].index_copy_(0, self.at, new)
 
     def extend(self, name: str, new: Tensor) -> Tensor:
-        """See the base class."""
+        """A small tensor ``[n, C, P]`` followed by ``new [n, C, T]``; the last P positions are stored
+        in it.
+        """
         past = self._tensors[name]
         if not self._is_fused or past.shape[-1] + new.shape[-1] > MOST_POSITIONS:
             return super().extend(name, new)
@@ -249,14 +252,14 @@ class PackedStep(Step):
         return self._table.pages if self._table is not None and name in self._table.rings else None
 
     def ring(self, name: str, run: Run | None, slots: int) -> Tensor:
-        """See the base class."""
+        """The content of a ring, or a voice, for the rows of a run; of a ring in pages a copy."""
         assert run is not None
         if self._table is not None and name in self._table.rings:
             return self._table.read(name, self._tensors[name], run.rows, slots)
         return self._tensors[name][run.rows]
 
     def write_slots(self, name: str, slots: Tensor, values: Tensor) -> None:
-        """See the base class."""
+        """Write ``values [n, H, T, ...]`` at ``slots [n, T]`` of a ring ``[rows, H, C, ...]``."""
         rows, values = self.rows, values.transpose(1, 2)
         if self._source is not None:
             rows, slots, values = (part.index_select(0, self._source) for part in (rows, slots, values))
@@ -446,7 +449,7 @@ class State:
 
     @property
     def page_bytes(self) -> int:
-        """Bytes of a page of all pooled rings."""
+        """The bytes of one page, with its part of every pooled ring."""
         return page_bytes(spec for spec in self.specs.values() if spec.is_pooled)
 
     def step(

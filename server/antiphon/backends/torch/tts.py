@@ -38,12 +38,14 @@ class ScriptedChooser:
     asked: Tensor
 
     def text(self, logits: Tensor, step: Step, frames: Tensor) -> Tensor:
-        """See :class:`antiphon.backends.torch.generation.TokenChooser`."""
+        """Choose text tokens int64 ``[n]`` from logits ``[n, text_card]`` in the model's dtype; may keep a
+        history in the state.
+        """
         self.asked = self.sampler.text(logits, step, frames)
         return torch.where(self.asked == NEW_WORD, self.choices[:, 0], self.choices[:, 1])
 
     def audio(self, codebook: int, logits: Tensor, frames: Tensor) -> Tensor:
-        """See :class:`antiphon.backends.torch.generation.TokenChooser`."""
+        """Choose tokens of one codebook, int64 ``[n]``, from logits ``[n, card]`` in the model's dtype."""
         return self.sampler.audio(codebook, logits, frames)
 
 
@@ -118,7 +120,9 @@ class TorchTts(TorchRows):
 
     @torch.inference_mode()
     def compute_voice(self, prompt: Prompt | None) -> dict[str, Tensor]:
-        """Keys and values of a voice, None for no voice; with guidance the second sequence has no voice."""
+        """Compute the keys and values of a voice (None: no voice); with guidance the second sequence has no
+        voice.
+        """
         assert self._generator is not None
         said = self._conditions.source(None if prompt is None else prompt.speakers)
         sources = [said, self._conditions.source(None)][: self._generator.sequences]

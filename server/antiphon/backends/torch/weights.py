@@ -1,4 +1,4 @@
-"""From published safetensors to our parameter names, and the conditions of a tts model.
+"""Loads published safetensors under this package's parameter names, and the conditions of a tts model.
 
 **Conditions** are the inputs of a tts model apart from text: a voice, and the strength of its effect. The
 rule is that of ``ConditionFuser`` and the conditioners of ``moshi/conditioners`` in kyutai-labs/moshi: a
@@ -195,7 +195,7 @@ def lm_tensors(
 
 
 def renamed(name: str, tensor: Tensor, sets: int) -> Iterator[tuple[str, Tensor]]:
-    """This package's name for one tensor; several names if a depformer projection stacks its steps'
+    """Rename one tensor to this package's name; yield several if a depformer projection stacks its steps'
     weights.
     """
     for pattern, replacement in _RENAMES:
@@ -278,7 +278,8 @@ def embed_choice(published: Mapping[str, Tensor], name: str, index: int) -> Tens
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditioners of one model: its constant, and the maker of a voice's cross-attention source.
+    """The conditioners of one model: a constant, and the tensors that make the cross-attention source of
+    voices.
 
     ``constant`` float32 ``[1, dim]`` is added to every input, ``unconditioned [1, dim]`` to the inputs of the
     unconditioned sequence (see :mod:`antiphon.backends.torch.generation`). ``projection`` is ``[dim,
@@ -300,7 +301,9 @@ class Conditions:
         return torch.cat([self.constant, self.unconditioned])
 
     def source(self, speakers: np.ndarray[Any, np.dtype[np.float32]] | None) -> Tensor:
-        """The source ``[5 * T, dim]`` of up to five voices, float32 ``[V, T, width]``; None for no voice."""
+        """The cross-attention source ``[5 * T, dim]`` of up to five voices, float32 ``[V, T, width]``; None
+        for no voice.
+        """
         assert self.shape is not None
         assert self.empty is not None
         assert self.positions is not None

@@ -1,1 +1,1 @@
-"""Access: keys, limits of callers, origins, and secrets between workers."""
+"""Checks the keys, limits and origins of callers, and the signatures of other workers."""

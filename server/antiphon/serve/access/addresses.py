@@ -51,8 +51,8 @@ def client_address(peer: str | None, forwarded: Sequence[str], proxies: Sequence
 
 
 def counted_addresses(trusted_proxy: Sequence[str]) -> Callable[[str], str]:
-    """The name under which a peer's connections are counted. It is "" for a trusted proxy, because a proxy
-    has many callers behind it.
+    """Return the function that gives the name under which a peer's connections are counted. It is "" for a
+    trusted proxy, because a proxy has many callers behind it.
 
     Raises:
         ConfigError: a proxy is not an address.

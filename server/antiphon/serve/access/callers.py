@@ -57,7 +57,9 @@ ANYBODY = Caller(None, "")
 
 
 class Access:
-    """Access to the server: keys, limits of callers, sessions. Used on the event loop only."""
+    """Checks the keys and limits of callers, and counts their sessions and their usage. Used on the event
+    loop only.
+    """
 
     def __init__(
         self, config: ServerConfig, client: SupervisorClient | None = None, secret: bytes | None = None
@@ -195,8 +197,7 @@ class Access:
         return Use(self.usage.day, tuple(used.items()))
 
     def check(self, caller: Caller, used: Mapping[str, float]) -> None:
-        """Check that a caller may begin, or continue; ``used`` is the number of seconds that its key has used
-        today.
+        """Check that a caller may begin, or continue; ``used`` has the seconds that each key has used today.
 
         Raises:
             KeyRevokedError: its key is no longer in the file.

@@ -27,7 +27,7 @@ _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; form-action 'se
 
 
 def cookie_key(request: web.Request) -> str | None:
-    """The cookie with the key, accepted only for requests of the server's own page."""
+    """The key in a request's cookie; None if the server's own page did not send the request."""
     is_ours = origin_allowed(request.headers.get("Origin"), request.headers.get("Host"), ())
     return (is_ours and request.cookies.get(COOKIE)) or None
 
@@ -41,7 +41,9 @@ def key_form(request: web.Request, words: str) -> web.Response:
 
 
 def keep_key(request: web.Request, key: str) -> web.HTTPSeeOther:
-    """The answer to a valid key: a cookie for the server's own page only, and the page."""
+    """The answer to a valid key, which sets a cookie for the server's own page only and redirects to the
+    page.
+    """
     found = web.HTTPSeeOther(".")
     found.set_cookie(
         COOKIE, key, max_age=COOKIE_S, httponly=True, samesite="Strict", secure=request.secure, path="/"

@@ -32,8 +32,8 @@ class LineWriter:
         return self.after_lines(lambda: append(self._path, line))
 
     def after_lines(self, work: Callable[[], T]) -> Future[T]:
-        """Run a function on the file after all lines that were written before; return its result, or an
-        OSError.
+        """Run a function on the file after all lines that were written before; the future has its result, or
+        an OSError.
         """
         done: Future[T] = Future()
         try:
@@ -59,7 +59,7 @@ class LineWriter:
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append a line in one write, after the rest of a failed write.
+    """Append a line in one write; it begins on a new line even after a failed write.
 
     Raises:
         OSError: the line was not written completely.

@@ -180,7 +180,7 @@ def preflights(allowed: Sequence[str]) -> Middleware:
 
 
 def readable(allowed: Sequence[str]) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Add the headers that let pages of the ``allowed`` origins read an answer."""
+    """Return a function that adds the headers that let pages of the ``allowed`` origins read an answer."""
 
     async def allow(request: web.Request, response: web.StreamResponse) -> None:
         origin = request.headers.get(hdrs.ORIGIN)

@@ -45,7 +45,7 @@ class SharedSecret:
 
     @classmethod
     def read(cls, path: Path) -> SharedSecret:
-        """The secret of a file, without white space around it.
+        """Read the secret in a file, without white space around it.
 
         Raises:
             ConfigError: the file cannot be read, is too short, or has only a certificate, which is public.

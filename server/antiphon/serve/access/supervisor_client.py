@@ -71,7 +71,7 @@ class SupervisorClient:
         return cls(send, ask, shared)
 
     async def take(self, asked: Take) -> str:
-        """Grant one more session, or return the reason for the refusal.
+        """Ask the supervisor to grant one more session; return "", or the reason for the refusal.
 
         Raises:
             ServerFullError: the supervisor does not answer.

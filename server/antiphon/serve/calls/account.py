@@ -1,4 +1,4 @@
-"""The usage of a call on this connection, and its quality if its model is on trial."""
+"""Records the usage of a call on this connection, and its quality if its model is on trial."""
 
 from __future__ import annotations
 

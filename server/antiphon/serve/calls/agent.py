@@ -96,7 +96,9 @@ class AgentParts:
 
 
 class Agent(Participant[AgentNews]):
-    """One call's agent. ``tokens_in`` and ``tokens_out`` count the tokens of its text model so far."""
+    """The voice agent of one call. ``tokens_in`` and ``tokens_out`` count the tokens of its text model so
+    far.
+    """
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ _SLOW: Final = frozenset({PushWords, ReadPrompt, Transcribe})
 
 
 class Exchange:
-    """The exchange of one call, until ``end``.
+    """The traffic between a call's client and its participant, until it calls ``end``.
 
     ``is_ready``: the client was greeted, at ``ready_s``. ``waiting`` has replies that were taken and not yet
     written. ``is_ending``: no further message is read, and no further turn runs. ``resumed`` is the call that

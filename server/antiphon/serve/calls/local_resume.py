@@ -59,7 +59,7 @@ class LocalSequence:
             self._drop()
 
     def after(self, seq: int) -> list[bytes]:
-        """The messages after this one."""
+        """The messages after the one with the number ``seq``."""
         return [data for number, data in self._sent if number > seq]
 
     def _drop(self) -> None:
@@ -96,7 +96,7 @@ class Recent:
         self._frames.clear()
 
     def after(self, frame: int, following: int) -> tuple[int, int, list[tuple[int, FloatArray]]]:
-        """The frames after this one that are sent to a client again; ``following`` is the next new frame.
+        """The frames after ``frame`` that are sent to a client again; ``following`` is the next new frame.
 
         Returns the first frame sent, the number of frames lost to the client, and the frames.
         """

@@ -18,7 +18,9 @@ FINISH_S: Final = 20.0
 
 
 class OutputListeners:
-    """Recognisers for output; a call uses one. A recogniser's own callers have priority for its rows."""
+    """Assigns a recogniser to the output of one call at a time. A recogniser's own callers have priority for
+    its rows.
+    """
 
     def __init__(self, models: Models, clock: Callable[[], float]) -> None:
         """Use the first recogniser of ``models``, if there is one."""

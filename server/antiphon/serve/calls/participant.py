@@ -132,7 +132,7 @@ class Participant(ABC, Generic[R]):
         return 0.0
 
     def stats(self) -> SessionStats:
-        """The outcome of all frames so far."""
+        """The numbers of frames so far, by outcome."""
         return SessionStats() if self.session is None else self.session.stats()
 
     def close(self, error: AntiphonError | None = None) -> None:

@@ -36,7 +36,7 @@ class ResumedCall:
 
     @property
     def missed_frames(self) -> int:
-        """Frames of audio that the client will never receive."""
+        """The number of frames of audio that the client will never receive."""
         return max(0, self.found.replay_from - self.claim.frame - 1) if self.claim.frame >= 0 else 0
 
 
@@ -56,7 +56,7 @@ class OutboundSequence:
         self._noted_frame = 0  # the engine knows that the text of earlier frames was sent
 
     def go_on(self, found: Resumption) -> None:
-        """Continue a call of another connection."""
+        """Continue the numbers of a call that had another connection."""
         self.seq, self._noted_frame, self.first_news = found.next_seq, found.text_frame, found.text_frame
         self.kept = self._noted_kept = found.kept
 

@@ -202,7 +202,9 @@ class Transcriber(Participant[AsrNews]):
 
 
 def asr_parameters(model: ServedModel) -> SamplingParameters:
-    """The checkpoint's parameters, or greedy sampling: a transcript needs no randomness."""
+    """The checkpoint's sampling parameters, or greedy sampling if it has none: a transcript needs no
+    randomness.
+    """
     if "lm_gen_config" in model.checkpoint.generation:
         return model.defaults
     return replace(model.defaults, text_temperature=0.0)

@@ -15,7 +15,7 @@ from antiphon.serve.calls.resume import ResumedCall
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The rules of a call of this protocol.
+    """The rules that a protocol has for its calls.
 
     ``is_live``: late data are dropped; otherwise nothing is dropped. ``awaits`` is the name of the input in
     errors. ``expects_input``: the first input must arrive within the limit of a handshake; otherwise the

@@ -1,1 +1,1 @@
-"""Dialects: the messages of each protocol to actions, and replies to messages. No I/O."""
+"""Converts the messages of each protocol to actions, and replies to messages, without I/O."""

@@ -210,7 +210,7 @@ class ChatClient(ABC):
 
 
 class ChatDialect(ChatClient, Dialect[FrameReply]):
-    """The protocol of one client; with a ``sequence`` its texts and events are numbered."""
+    """One client's ``/api/chat`` with a model; with a ``sequence`` its texts and events are numbered."""
 
     policy = Policy(at_once=AUDIO_TAG)
 

@@ -37,7 +37,7 @@ NEWS: Final = frozenset({"heard", "tool", "interrupted"})
 
 
 class AgentChatDialect(ChatClient, Dialect[AgentNews]):
-    """The protocol of one client.
+    """One client's ``/api/chat`` with a voice agent.
 
     Players expect one frame for each frame that they send, so the client gets silence between replies. From a
     reply's first sound to its end only its sound is sent, and no frames while it is paused. The indices of
@@ -110,7 +110,7 @@ class AgentChatDialect(ChatClient, Dialect[AgentNews]):
         return [*self.event(event), *self._resume.sequence.after(claim.seq), *audio], [Instruct(again)]
 
     def encode(self, event: moshi.Message) -> Sequence[Message]:
-        """A message; text, and events that must arrive, are numbered in a resumable call."""
+        """Encode a message; text, and events that must arrive, are numbered in a resumable call."""
         data = moshi.encode(event)
         is_news = isinstance(event, moshi.Text) or (isinstance(event, moshi.Event) and event.type in NEWS)
         if self._resume is not None and is_news:

@@ -26,7 +26,7 @@ from antiphon.serve.transport.transport import Message
 
 
 def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
-    """The refusal of a full server, in Kyutai's own text, which Kyutai's clients may look for."""
+    """The message for an error, in Kyutai's own text if the server is full, and the close code."""
     form = wire_form(error)
     return (kyutai.encode(kyutai.Error(form.kyutai or str(error))),), form.close
 
@@ -87,7 +87,7 @@ class AsrDialect(Dialect[AsrNews]):
 
 
 class TtsDialect(Dialect[Piece]):
-    """Text in, speech out, in the client's ``format``; formats of plain audio have no messages."""
+    """One synthesis in Kyutai's protocol: text in, speech out in the client's ``format``."""
 
     policy = Policy(is_live=False, awaits="text")
 

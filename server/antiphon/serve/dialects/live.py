@@ -282,7 +282,9 @@ class LiveClient(ABC):
 
 
 class LiveDialect(LiveClient, Dialect[FrameReply]):
-    """One session; with a ``sequence`` the client gets each event exactly once."""
+    """One session of OpenAI Live with a model; with a ``sequence`` the client gets each event exactly
+    once.
+    """
 
     policy = Policy(expects_input=False, has_answers=True)
 

@@ -98,7 +98,9 @@ class Delegated:
 
 
 class LiveAgentDialect(LiveClient, Dialect[AgentNews]):
-    """One session of an agent, with these ``settings``; ``new_id`` makes ids for its history."""
+    """One session of OpenAI Live with a voice agent, with these ``settings``; ``new_id`` makes ids for its
+    history.
+    """
 
     policy = Policy(expects_input=False, has_answers=True)
     has_text = True

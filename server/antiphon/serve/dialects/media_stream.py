@@ -17,7 +17,7 @@ MOST_EARLY: Final = 5
 
 
 class MediaStreamLine(TelephoneLine):
-    """One call, whose first message was ``start``."""
+    """One call of Twilio or Telnyx, whose first message was ``start``."""
 
     def __init__(self, start: wire.StreamStart) -> None:
         """Prepare."""

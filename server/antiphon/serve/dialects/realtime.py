@@ -237,7 +237,7 @@ class RealtimeDialect(Dialect[FrameReply]):
         return self.encode(events + self._replies.frame(audio, is_speaking=self.is_speaking, text=text))
 
     def encode(self, event: Sequence[Event] | None) -> Sequence[Message]:
-        """Events, or, for None, the confirmation of a change."""
+        """Encode events, or, for None, the confirmation of a change."""
         if event is None:
             if not self._is_listening:
                 self._owed = min(self._owed + 1, MAX_OWED)

@@ -93,7 +93,7 @@ class Wish:
 
 
 class AgentDialect(Dialect[AgentNews]):
-    """One session of an agent; ``client`` makes ids for its turns and replies."""
+    """One session of OpenAI Realtime with a voice agent; ``client`` makes ids for its turns and replies."""
 
     policy = Policy(expects_input=False, has_answers=True)
 

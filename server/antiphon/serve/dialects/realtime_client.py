@@ -71,7 +71,7 @@ class RealtimeClient:
                 return self.items.delete(asked.item_id, asked.event_id)
 
     def written(self, *events: Event) -> list[Message]:
-        """The next events, as they are sent."""
+        """Encode the next events as they are sent."""
         if self.has_tracks:
             return [message for it in events for message in self._with_tracks(it)]
         return [self._text(it) for it in events]

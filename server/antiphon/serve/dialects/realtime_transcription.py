@@ -24,7 +24,7 @@ from antiphon.serve.transport.transport import Message
 
 
 class TranscriptionDialect(Dialect[AsrNews]):
-    """One session of a recogniser."""
+    """One transcription session of OpenAI Realtime."""
 
     policy = Policy(is_live=False, expects_input=False, has_answers=True)
 

@@ -9,7 +9,7 @@ from antiphon.protocol import speech_request
 
 
 class SpeechBody:
-    """One body, made frame by frame on the event loop; a frame takes less than 1 ms."""
+    """One body of speech, made frame by frame on the event loop; a frame takes less than 1 ms."""
 
     def __init__(
         self,

@@ -176,7 +176,7 @@ class TelephoneClient(ABC):
 
 
 class TelephoneDialect(TelephoneClient, Dialect[FrameReply]):
-    """One telephone call with a model that talks."""
+    """One telephone call with a full-duplex model."""
 
     def __init__(self, line: TelephoneLine, model: ServedModel, clock: Callable[[], float]) -> None:
         """Prepare."""

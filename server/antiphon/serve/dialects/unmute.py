@@ -46,7 +46,9 @@ OPENING: Final = "Hello."
 
 
 class UnmuteDialect(Dialect[AgentNews]):
-    """One session of an agent. Its first ``session.update`` may name a voice, and requests a reply."""
+    """One session of Unmute with a voice agent. Its first ``session.update`` may name a voice, and requests a
+    reply.
+    """
 
     policy = Policy(expects_input=False, has_answers=True)
 

@@ -40,7 +40,7 @@ def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
 
 
 class WyomingRequest:
-    """The common part of the dialects of both requests."""
+    """The common part of the dialects of Wyoming's two requests."""
 
     def encode(self, event: wire.Ping) -> Sequence[Message]:
         return (wire.encode("pong", {"text": event.text}),)
@@ -50,7 +50,7 @@ class WyomingRequest:
 
 
 class WyomingAsrDialect(WyomingRequest, Dialect[AsrNews]):
-    """Audio in; words out one by one, and at the end all of them."""
+    """One transcription over Wyoming: audio in; words out one by one, and at the end all of them."""
 
     policy = Policy(is_live=False, has_answers=True, reads_on=False)
 
@@ -99,7 +99,7 @@ class WyomingAsrDialect(WyomingRequest, Dialect[AsrNews]):
 
 
 class WyomingTtsDialect(WyomingRequest, Dialect[Piece]):
-    """A text in, whole or in pieces; its speech out."""
+    """One synthesis over Wyoming: a text in, whole or in pieces; its speech out."""
 
     policy = Policy(is_live=False, awaits="text", has_answers=True, reads_on=False)
 

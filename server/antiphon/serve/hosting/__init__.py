@@ -1,1 +1,1 @@
-"""The parts of a server: engines, services and conversations, their start and end."""
+"""Starts and ends the parts of a server: engines, services and conversations."""

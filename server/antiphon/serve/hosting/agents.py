@@ -24,7 +24,7 @@ MAX_HINT_CHARS: Final = 400
 def make_agents(
     configured: Sequence[AgentConfig], models: Sequence[ServedModel], families: MetricFamilies
 ) -> dict[str, AgentParts]:
-    """Each agent by its name.
+    """Make the configured agents, by name.
 
     Raises:
         ConfigError: its voice is not served, or :func:`models_of` fails.

@@ -1,4 +1,4 @@
-"""A function that builds the application: routes, and the services that they share."""
+"""Builds the application: its routes, and the services that they share."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def build_app(
     tracer: Tracer | None = None,
     page: Path | None = None,
 ) -> web.Application:
-    """An application around started engines; its clean-up closes every socket, not the engines.
+    """Build an application around started engines; its clean-up closes every socket, not the engines.
 
     ``families`` are the metrics of this process. If ``access`` is None, it is made from ``config`` and counts
     only this process. ``clock`` is the clock of the engines. ``page`` is the folder of the web client; None

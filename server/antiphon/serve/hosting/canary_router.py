@@ -117,7 +117,7 @@ class CanaryRouter:
         await asyncio.gather(*self._listening, return_exceptions=True)
 
     def close(self) -> None:
-        """End when the server ends; calls with unfinished transcripts are not compared."""
+        """Stop at the end of the server; calls with unfinished transcripts are not compared."""
         for task in self._listening:
             task.cancel()
 

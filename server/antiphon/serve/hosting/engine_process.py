@@ -45,7 +45,9 @@ TRACE_POLL_S: Final = 0.1
 
 
 class Engines:
-    """The supervisor's view of the engines; made on the event loop of the main thread."""
+    """Serves front ends with the engines of this process, until the supervisor ends it; made on the event
+    loop of the main thread.
+    """
 
     def __init__(
         self,

@@ -137,7 +137,8 @@ def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkp
 
 
 def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, *notes: str, cpu: str | None = None) -> str:
-    """One model with its parameters, the beginning of its manifest's SHA-256, and the engine's ``notes``.
+    """The banner's line about one model: its parameters, the beginning of its manifest's SHA-256, and the
+    engine's ``notes``.
 
     ``cpu`` is the name of a CPU's instructions for INT8; None means this machine's CPU. If the CPU has no
     VNNI, the text describes the cost. Graphs that ``antiphon quantize --here`` chose are named by stage, with
@@ -162,7 +163,9 @@ def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, *notes: str, c
 
 
 def show_progress(is_terminal: bool) -> Progress:
-    """Reports the progress of the warm-up: on one line of a terminal, erased at the end, or in the log."""
+    """Return a function that reports the progress of the warm-up: on one line of a terminal, erased at the
+    end, or in the log.
+    """
     log = Log()
 
     def show(done: int, total: int, what: str) -> None:

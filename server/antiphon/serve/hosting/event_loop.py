@@ -16,7 +16,9 @@ T = TypeVar("T")
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop of uvloop, which needs two thirds of asyncio's CPU time per message (docs/adr/0025)."""
+    """Make an event loop of uvloop (two thirds of asyncio's CPU time per message, docs/adr/0025), or of
+    asyncio if uvloop is missing.
+    """
     try:
         import uvloop
     except ImportError:  # not available for Windows, nor at once for a new Python
@@ -25,7 +27,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """``asyncio.run`` on a loop of :func:`new_event_loop`."""
+    """Run ``main`` like ``asyncio.run``, on a loop of :func:`new_event_loop`."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)
 
@@ -61,7 +63,7 @@ class LoopLag:
 
     @property
     def worst_s(self) -> float:
-        """The largest lag of the last seconds."""
+        """The largest lag of the last ``WORST_S`` seconds."""
         since_s = self._clock() - WORST_S
         return max((lag_s for at_s, lag_s in self._worst if at_s >= since_s), default=0.0)
 

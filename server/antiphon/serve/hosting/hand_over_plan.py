@@ -1,5 +1,5 @@
-"""How an engine of this server hands its calls over. Front ends can import this module without the
-engines.
+"""Makes the plan by which an engine of this server hands its calls over. Front ends can import this module
+without the engines.
 """
 
 from __future__ import annotations

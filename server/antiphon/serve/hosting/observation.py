@@ -48,7 +48,7 @@ WORD: Final = re.compile(r"\w+")
 
 
 class Observation:
-    """One call of a version on trial, used on the event loop only."""
+    """The measurements of one call of a version on trial, used on the event loop only."""
 
     def __init__(self, model: ServedModel, listener: OutputListener | None) -> None:
         """Begin with the call; ``listener`` transcribes its start, if there is one."""
@@ -138,8 +138,8 @@ def repetition(tokens: deque[int]) -> float:
 
 
 def disagreement(text: str, transcript: str) -> float | None:
-    """The fraction of both texts' words that do not occur in the other text in the same order; None if a text
-    is empty.
+    """The fraction of both texts' words that do not occur in the other text in the same order; None if
+    ``text`` has no words.
     """
     said, heard = (WORD.findall(each.lower()) for each in (text, transcript))
     if not said:

@@ -42,7 +42,7 @@ docs/configuration.md describes the file of --config.
 
 
 def build_parser(*, is_full: bool = False) -> argparse.ArgumentParser:
-    """One flag per option; a flag that is not given is absent from the result.
+    """Make a parser with one flag per option; a flag that is not given is absent from the result.
 
     The help shows common options, or all of them if ``is_full``.
     """

@@ -168,7 +168,7 @@ class Models:
         return name == other or any(one is not None and one is two for one, two in pairs)
 
     def aliases_of(self, model: ServedModel) -> list[str]:
-        """The other names of a model, except "any"."""
+        """The aliases of a model, except ``*``."""
         return [alias for alias, it in self._aliases.items() if it is model]
 
     def note_lag(self, lag_s: float) -> None:

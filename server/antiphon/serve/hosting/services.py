@@ -99,8 +99,8 @@ class Services:
             self.changed.set()
 
     def agent_for(self, name: str | None, *, is_needed: bool = False) -> Any:
-        """The agent of this name; without a name, the first agent if there is no talking model, otherwise
-        None.
+        """The agent of this name; without a name, the first agent if neither a duplex model nor a codec is
+        served, otherwise None.
 
         With ``is_needed`` and without a name, the first agent even if there is a talking model.
 

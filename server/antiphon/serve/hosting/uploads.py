@@ -140,7 +140,7 @@ T = TypeVar("T")
 
 
 class Helper:
-    """Runs jobs one at a time, in order. Used by the event loop only."""
+    """Runs jobs one at a time, in order, on a separate thread. Used by the event loop only."""
 
     def __init__(self) -> None:
         """Start without a thread; the first job starts it."""
@@ -148,7 +148,7 @@ class Helper:
         self._jobs = 0
 
     async def run(self, job: Callable[..., T], *args: object) -> T:
-        """The result of ``job``; raises its error.
+        """Run ``job`` and return its result; raises its error.
 
         Raises:
             ServerFullError: too many jobs wait.

@@ -102,7 +102,7 @@ def find_voices(folder: str | None, checkpoint: Checkpoint) -> VoiceFolder | Non
 
 
 def read_recording(path: Path, spec: ModelSpec) -> VoicePrompt:
-    """A recording as a voice: mono, normalised in loudness, its end padded to a whole frame.
+    """Read a recording as a voice: mono, normalised in loudness, its end padded to a whole frame.
 
     Raises:
         AudioError: it is not audio, is silent, or is shorter than 0.4 s.
@@ -113,7 +113,7 @@ def read_recording(path: Path, spec: ModelSpec) -> VoicePrompt:
 
 
 def read_embedded(path: Path, lm: LMSpec) -> VoicePrompt:
-    """A voice in PersonaPlex's format.
+    """Read a voice in PersonaPlex's format.
 
     ``embeddings`` ``[E, 1, 1, dim]`` are the model's inputs at its first E steps; ``cache``
     ``[1, 1 + n_q, R]`` is its delay cache after them, a ring over steps that holds the last two frames.

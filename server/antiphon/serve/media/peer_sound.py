@@ -40,7 +40,7 @@ MOST_LATE_S: Final = 0.1
 
 
 class IncomingSound:
-    """The sound of one peer."""
+    """The sound received from one peer."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """``clock`` limits the decoded amount."""
@@ -84,7 +84,7 @@ class IncomingSound:
 
 
 class OutgoingSound:
-    """The sound for one peer."""
+    """The sound sent to one peer."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Begin."""

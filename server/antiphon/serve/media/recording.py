@@ -102,12 +102,14 @@ class CallRecorder:
         self._thread.start()
 
     def open(self, session: str) -> CallRecording:
-        """A recording of the session with this id."""
+        """Begin a recording of the session with this id."""
         stamp = time.strftime(STAMP, time.gmtime(self._clock()))
         return CallRecording(self, f"{stamp}-{session}", round(self._limits.max_s * self._sample_rate))
 
     def put(self, name: str, data: bytes | None) -> None:
-        """Queue bytes for a file, or its end (None); with a slow disk, bytes are dropped, but never ends."""
+        """Queue bytes for a file, or its end (None); if the disk is slow, bytes are dropped, but never an
+        end.
+        """
         try:
             self._queue.put_nowait((name, data))
         except queue.Full:

@@ -1,1 +1,1 @@
-"""For operators: health, metrics, traces, the free-rows port."""
+"""Serves operators: health, metrics, traces and the free-rows port."""

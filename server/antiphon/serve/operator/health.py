@@ -1,4 +1,4 @@
-"""The two health checks of a supervisor, for the whole server or one model (``/m/NAME/readyz``).
+"""The two health checks for a service manager, of the whole server or of one model (``/m/NAME/readyz``).
 
 The response is text, or JSON for clients that accept only JSON (``Accept: application/json``).
 """
@@ -17,7 +17,9 @@ from antiphon.serve.operator.status import ServerHealth
 
 
 async def healthz(request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
-    """200 while every engine thread runs and makes progress; 503 with the reason when a restart is due."""
+    """Answer 200 while every engine thread runs and makes progress, and 503 with the reason when a restart is
+    due.
+    """
     server = await services.status.health()
     healths = {model.name: server.models[model.name] for model in models}
     is_well = all(health.is_healthy for health in healths.values())
@@ -26,7 +28,7 @@ async def healthz(request: web.Request, services: Services, models: Sequence[Ser
 
 
 async def readyz(request: web.Request, services: Services, models: Sequence[ServedModel]) -> web.Response:
-    """200 while some model would admit a new caller at once; otherwise 503 with the reason for each.
+    """Answer 200 while some model would admit a new caller at once, otherwise 503 with the reason for each.
 
     A single dead engine causes 503, because the process will be restarted.
     """

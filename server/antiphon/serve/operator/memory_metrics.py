@@ -25,7 +25,7 @@ class MemoryCollector(Collector):
     """Reads the memory of the process and of its device."""
 
     def collect(self) -> Iterable[Metric]:
-        """Bytes and limit of the process, and of each device."""
+        """The bytes in use and the limit of the process's memory, and of each device's memory."""
         yield read_family("process_memory_bytes", process_bytes())
         yield read_family("memory_limit_bytes", host_bytes())
         yield from _device_memory()

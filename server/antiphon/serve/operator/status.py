@@ -65,7 +65,7 @@ class ServerStatus:
 
 
 def answer_alone(models: Models, lag: LoopLag, registry: CollectorRegistry, what: str) -> Body:
-    """The supervisor's answers in a single-process server."""
+    """Answer a question for the supervisor in a single-process server."""
     if what == "metrics":
         return Body(generate_latest(registry))
     return Body(

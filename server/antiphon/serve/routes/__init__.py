@@ -1,1 +1,1 @@
-"""The paths: the handler of each, in the form of its protocol."""
+"""The handlers of the server's paths, each in the form of its protocol."""

@@ -79,8 +79,8 @@ async def transcribe(
     event_of: Callable[[AntiphonError], bytes] | None = None,
     ends: WordEnds | None = None,
 ) -> web.StreamResponse:
-    """The words of a recording as a ``body``, sent as they are recognised; ``event_of`` returns the event of
-    an error that ends a stream.
+    """Transcribe a recording and send its words as a ``body`` while they are recognised; ``event_of`` returns
+    the event of an error that ends a stream.
 
     ``ends`` gets the recording's samples, and finds the ends of words.
 
@@ -130,7 +130,7 @@ async def _pieces(file: BinaryIO, rate: int, services: Services) -> AsyncGenerat
 def decode_steps(
     file: BinaryIO, sample_rate: int, damage: Damage | None = None
 ) -> Generator[FloatArray, None, None]:
-    """The audio of a file in pieces of about a second, each decoded on a thread.
+    """The audio of a file in pieces of about a second, one decoded in each step.
 
     A piece is shorter, or empty, if a second of audio takes more than ``STEP_PACKETS`` packets.
 

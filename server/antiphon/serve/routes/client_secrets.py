@@ -34,7 +34,7 @@ class Asked:
 async def handle_client_secrets(
     request: web.Request, services: Services, _model: ServedModel, caller: Caller
 ) -> web.StreamResponse:
-    """Answer with one key.
+    """Answer with one ephemeral key.
 
     Raises:
         web.HTTPException: 400 for an unusable body or an unavailable session, 408 for a body that is too

@@ -133,7 +133,7 @@ async def take_call(request: web.Request, services: Services, secret: SharedSecr
 
 
 async def read_body(request: web.Request, secret: SharedSecret, limit: int, timeout_s: float) -> bytes:
-    """The body without its tag, which was checked.
+    """Read a request's body, check its tag, and return the body without the tag.
 
     Raises:
         HandOverError: the body is too long, too slow, incomplete, or has a wrong signature.

@@ -255,7 +255,7 @@ def requests_beta(request: web.Request) -> bool:
 
 
 def reply_rules(query: Mapping[str, str]) -> ReplyRules:
-    """The rules of a response from the query.
+    """Read the rules for responses from the query.
 
     Raises:
         web.HTTPBadRequest: an invalid value.

@@ -74,7 +74,9 @@ async def refuse_over_http(
 
 
 def refuse_in(words: Callable[[web.Request], InWords | None]) -> Refusal:
-    """Refuse a WebSocket with a message of its protocol, any other request with a status."""
+    """Return a function that refuses a WebSocket with a message of its protocol, any other request with a
+    status.
+    """
 
     async def refuse(
         request: web.Request, services: Services, metrics: ServeMetrics, error: SessionError
@@ -246,7 +248,8 @@ def named_model(request: web.Request) -> str | None:
 
 
 def refusal_of(request: web.Request, error: SessionError) -> web.HTTPException:
-    """404 for an unknown model or session, 429 for too many sessions, 503 for a full or draining server.
+    """The refusal of a request: 404 for an unknown model or session, 429 for too many sessions, 503 for a
+    full or draining server.
 
     The body is JSON, with the code that would close a WebSocket, and the names of the models; on OpenAI's
     paths the body has OpenAI's format. For a WebSocket request it is one line, because such clients show it.
@@ -284,8 +287,8 @@ async def check_room_here(request: web.Request, services: Services, model: Serve
 
 
 async def check_upgrade(request: web.Request, model: ServedModel, *, wait_s: float) -> None:
-    """Refuse a request that is not for a WebSocket, after every other check: a plain GET gets a WebSocket's
-    reason.
+    """Refuse a request that is not for a WebSocket, after every other check, so that it gets the reason that
+    a WebSocket would get.
 
     A browser does not show why an upgrade failed, so a page repeats the request as a plain GET and reads the
     reason.

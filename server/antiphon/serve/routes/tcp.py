@@ -1,4 +1,4 @@
-"""The table of protocols on separate TCP ports, and the checks of all their calls."""
+"""The parts of a protocol on a separate TCP port, and the checks of all calls on such ports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ client's data, is answered with the protocol's refusal and ends the connection.
 
 @dataclass(frozen=True, slots=True)
 class TcpRoute:
-    """One protocol: how its messages end, how its clients are refused, and the server of a port."""
+    """One protocol: the lengths of its messages, the refusal of its clients, and the server of a port."""
 
     size_of: SizeOf
     refusal: Refusal

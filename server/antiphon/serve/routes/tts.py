@@ -82,7 +82,8 @@ class ChosenVoice:
 
 
 async def voice_of(model: ServedModel, name: str | None, services: Services) -> ChosenVoice:
-    """The voice of this name; for an unknown name, the model's first voice; None for a model with one voice.
+    """The voice of this name; for an unknown name, the model's first voice; for a model with one voice, a
+    :class:`ChosenVoice` of None.
 
     Raises:
         SessionFailedError: the voice's file is broken.
@@ -104,7 +105,7 @@ async def voice_of(model: ServedModel, name: str | None, services: Services) -> 
 
 
 def words_of(request: web.Request) -> Refusal:
-    """The text of a refusal in the format that the query requests."""
+    """The form of a refusal for the format that the query requests: a message, or only a close code."""
     limits = request.app[SERVICES].config.limits
     try:
         speech = kyutai_tts.parse_query(request.query, max_wait_s=limits.max_wait_s)

@@ -80,7 +80,7 @@ async def receive(
 
 
 async def read_small(request: web.Request, services: Services, most: int) -> bytes:
-    """A body of at most ``most`` bytes, kept in memory.
+    """Read a body of at most ``most`` bytes into memory.
 
     Raises:
         web.HTTPException: too large, or too slow.

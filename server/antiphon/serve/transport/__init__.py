@@ -1,1 +1,1 @@
-"""Sockets: messages in, frames out; every wait has a time limit."""
+"""The connections of calls: messages in both directions, with a time limit for every wait."""

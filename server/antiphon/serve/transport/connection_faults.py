@@ -33,7 +33,7 @@ OUT_OF_RESOURCES: Final = OUT_OF_FILES | {errno.ENOBUFS, errno.ENOMEM}
 
 
 class ConnectionFault(StrEnum):
-    """The kinds of failures; the label ``kind``."""
+    """The kinds of connection failures, the values of the metric's label ``kind``."""
 
     MALFORMED = "malformed"
     RESET = "reset"
@@ -73,7 +73,9 @@ class ConnectionFaults:
         return True
 
     def handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """asyncio's exception handler; other errors go to the loop's default handler."""
+        """Handle an error as asyncio's exception handler; errors of the server itself go to the loop's
+        default handler.
+        """
         error = context.get("exception")
         if isinstance(error, OSError) and error.errno in OUT_OF_RESOURCES and "socket" in context:
             self._report_shortage(error)

@@ -19,7 +19,7 @@ FIRST_AUDIO_S: Final = 0.02
 
 
 class LivenessRules:
-    """The limits of one connection.
+    """The time limits of one connection.
 
     Seconds without audio are added up. Audio subtracts ``AUDIO_CREDIT`` times its own seconds from the sum;
     other messages do not change it. ``is_quiet`` is set while the client has announced silence; these seconds

@@ -42,7 +42,7 @@ WATCH_S: Final = 1.0
 
 @final
 class Peer:
-    """One connection; used on the event loop only.
+    """One WebRTC connection; used on the event loop only.
 
     ``rtc`` is the package aiortc; ``head`` is the prefix of messages with sound.
     """

@@ -95,7 +95,7 @@ class Transport(Protocol):
 
 
 def kept_bytes(message: Message) -> int:
-    """The most memory that a waiting message takes."""
+    """The largest number of bytes of memory that a waiting message takes."""
     return len(message) * (1 if isinstance(message, bytes) else 4) + MESSAGE_BYTES
 
 

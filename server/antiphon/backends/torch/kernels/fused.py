@@ -91,21 +91,21 @@ def _dotted(capability: tuple[int, int]) -> str:
 
 
 def load_joined_past() -> Callable[..., Tensor]:
-    """:func:`antiphon.backends.torch.kernels.pasts.joined_past`, imported when it is first needed."""
+    """Import and return :func:`antiphon.backends.torch.kernels.pasts.joined_past`."""
     from antiphon.backends.torch.kernels.pasts import joined_past
 
     return joined_past
 
 
 def load_tokens() -> ModuleType:
-    """:mod:`antiphon.backends.torch.kernels.tokens`, imported when it is first needed."""
+    """Import and return :mod:`antiphon.backends.torch.kernels.tokens`."""
     from antiphon.backends.torch.kernels import tokens
 
     return tokens
 
 
 def load_rows() -> ModuleType:
-    """:mod:`antiphon.backends.torch.kernels.rows`, imported when it is first needed."""
+    """Import and return :mod:`antiphon.backends.torch.kernels.rows`."""
     from antiphon.backends.torch.kernels import rows
 
     return rows

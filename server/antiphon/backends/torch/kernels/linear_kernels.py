@@ -20,7 +20,8 @@ def rounded(values, scale):
 
 @triton.jit
 def rounded_by(values, scale, inverse):
-    """``rounded`` in fewer instructions, by ``inverse``, the scale's reciprocal rounded to nearest.
+    """Compute :func:`rounded` in fewer instructions, with ``inverse``, the scale's reciprocal rounded to
+    nearest.
 
     An exact quotient and its exact remainder give the correctly rounded quotient (Markstein 1990).
     """
@@ -32,7 +33,7 @@ def rounded_by(values, scale, inverse):
 
 @triton.jit
 def gated(x, value, dtype):
-    """SiLU of ``x``, rounded, times ``value``, both float32, in ``dtype``."""
+    """Return SiLU of ``x``, rounded to ``dtype``, times ``value``, in ``dtype``; both inputs are float32."""
     return (tl.div_rn(x, 1.0 + tl.exp(-x)).to(dtype).to(tl.float32) * value).to(dtype)
 
 
@@ -182,7 +183,7 @@ def mean_squares(
     LANES: tl.constexpr = 128,
     HALVINGS: tl.constexpr = 6,
 ):
-    """``mean_square`` of several rows at once, bit-identical to it."""
+    """The mean square of DEPTH values of each of several rows, bit-identical to :func:`mean_square`."""
     lane = tl.arange(0, LANES)
     at = x_ptr + tl.minimum(place, count - 1).to(tl.int64)[:, None] * row_stride + lane[None, :]
     total = tl.zeros((PLACES, LANES), tl.float32)
@@ -322,7 +323,7 @@ def input_tile(
     IS_NORMED: tl.constexpr,
     IS_SPREAD: tl.constexpr,
 ):
-    """Float32 ``[PLACES, BLOCK]`` of some rows, normed and rounded to their dtype, or unchanged.
+    """Load a tile of rows as float32 ``[PLACES, BLOCK]``, normed and rounded to their dtype, or unchanged.
 
     With ``IS_SPREAD`` each thread reads its part of alpha without waiting for another thread. Otherwise alpha
     is read once, which needs less shared memory while other loads are in flight.
@@ -360,7 +361,7 @@ def make_and_multiply(
     IS_ADDED: tl.constexpr,
     IS_GATED: tl.constexpr,
 ):
-    """The work of ``prepare_rows`` and ``multiply_rows`` in one launch, for at most PLACES rows.
+    """Do the work of ``prepare_rows`` and ``multiply_rows`` in one launch, for at most PLACES rows.
 
     Each program prepares all rows, as int8, for its own columns. A tile has ROWS rows, the smallest number
     that a matrix unit takes, so each row is in it ROWS // PLACES times. ``IS_GATED``: the weight has 2 *

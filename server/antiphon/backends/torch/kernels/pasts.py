@@ -1,4 +1,4 @@
-"""The past of a causal convolution on a GPU: joined with a frame, and replaced, in one launch."""
+"""Joins the past of a causal convolution with a frame and replaces the past, in one launch on a GPU."""
 
 # A kernel's arguments have no Python types, and its constants are in capitals:
 # ruff: noqa: ANN001, ANN201, N803

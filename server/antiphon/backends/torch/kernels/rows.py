@@ -96,8 +96,8 @@ def normed_rows(x: Tensor, norm: nn.Module, linear: nn.Module) -> LinearInput:
 
 
 def widened_rows(block: GatedFeedForward, rows: LinearInput) -> LinearInput:
-    """Turn rows of ``linear_in`` into rows of ``linear_out``. For a few rows the kernel of the product also
-    gates them; more rows need a launch of their own.
+    """Turn the input rows of ``linear_in`` into the input rows of ``linear_out``. For a few rows the kernel
+    of the product also gates them; more rows need a launch of their own.
     """
     if rows.is_unmade and block.activation is functional.silu and rounds(block.linear_out):
         assert isinstance(block.linear_in, Int8Linear)
@@ -106,7 +106,9 @@ def widened_rows(block: GatedFeedForward, rows: LinearInput) -> LinearInput:
 
 
 def gated_rows(projected: Tensor, block: GatedFeedForward) -> LinearInput:
-    """Turn both halves ``[n, 2 * hidden]`` into the gated rows of ``linear_out``; SiLU needs one launch."""
+    """Gate the two halves of ``projected [n, 2 * hidden]`` as input rows of ``linear_out``; SiLU needs one
+    launch.
+    """
     linear, hidden = block.linear_out, projected.shape[1] // 2
     if block.activation is functional.silu:
         return _prepared(projected, hidden, is_gated=True, is_rounded=rounds(linear))
@@ -115,7 +117,7 @@ def gated_rows(projected: Tensor, block: GatedFeedForward) -> LinearInput:
 
 
 def empty_rows(like: Tensor) -> LinearInput:
-    """Memory for rounded rows of a shape; the kernel before the product fills it."""
+    """Allocate rounded rows of the shape of ``like``; the kernel before the product fills them."""
     scales = like.new_empty(like.shape[0], dtype=torch.float32)
     return LinearInput(like.new_empty(like.shape, dtype=torch.int8), scales, like.dtype)
 
@@ -197,7 +199,7 @@ def multiply(
 
 
 def rows_through(linear: nn.Module, x: Tensor) -> Tensor:
-    """Map ``[n, in]`` to ``[n, out]`` by kernels."""
+    """Apply a linear layer to ``x [n, in]`` by kernels: ``[n, out]``."""
     return linear_rows(linear, plain_rows(x, linear))
 
 

@@ -57,8 +57,8 @@ def write_window(
 
 @triton.jit
 def rounded_in(x, step, WIDTH: tl.constexpr, IS_PACKED: tl.constexpr):
-    """Float32 ``[WIDTH]`` as int8, or as two values a byte: elements c and c + WIDTH / 2 in ``[WIDTH /
-    2]``.
+    """Round float32 ``[WIDTH]`` to int8, or pack two values a byte: elements c and c + WIDTH / 2 into
+    byte c.
     """
     kept = rounded(x, step)
     if IS_PACKED:

@@ -76,7 +76,7 @@ LEAST_QUERIES = 16
 
 
 def block_slots_of(width: int, element_bytes: int) -> int:
-    """Ring slots in one tile of keys of ``width`` elements, a power of two."""
+    """The number of ring slots in one tile of keys of ``width`` elements, a power of two."""
     return min(MOST_BLOCK_SLOTS, BLOCK_BYTES // (width * element_bytes))
 
 
@@ -300,7 +300,9 @@ def _feed(block: nn.Module, norm: nn.Module, layer_scale: nn.Module, x: Tensor) 
 def depformer_steps(
     depformer: DepformerParts, hidden: Tensor, text_tokens: Tensor, choose: Chooser
 ) -> Tensor:
-    """See :meth:`antiphon.backends.torch.modules.lm.Depformer.forward`."""
+    """Map hidden ``[n, 1, hidden_dim]`` and text tokens int64 ``[n]`` to audio tokens int64 ``[n, steps]``,
+    like :meth:`antiphon.backends.torch.modules.lm.Depformer.forward`.
+    """
     config, chosen, flat = depformer.config, [text_tokens], hidden[:, 0]
     heads = config.heads // config.kv_repeat
     shape = (len(depformer.layers), flat.shape[0], 2, heads, config.steps, config.head_dim)

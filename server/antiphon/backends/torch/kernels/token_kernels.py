@@ -121,7 +121,7 @@ def choose_tokens(
     NOISY: tl.constexpr,
     IS_SCALED: tl.constexpr,
 ):
-    """One row's token: the largest of its top k after adding noise, or the largest of all if greedy.
+    """Choose one row's token: the largest of its top k after adding noise, or the largest of all if greedy.
 
     The k-th largest is found bit by bit, as the greatest bound that k logits still reach, until exactly k do.
     These k tokens are listed, PIECE entries of the vocabulary at a time, in ``list [rows, 1 + BLOCK]``, which
@@ -199,7 +199,9 @@ def delay_input(
     CAPACITY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """For one place, write its input into its row's ring, and return the model's input of every stream."""
+    """For one place, write its input into its row's ring, and the model's input of every stream to
+    ``out_ptr``.
+    """
     place = tl.program_id(0).to(tl.int64)
     stream = tl.arange(0, BLOCK)
     is_stream = stream < STREAMS
@@ -232,7 +234,7 @@ def delay_output(
     CAPACITY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """For one place, write its output into its row's ring, and return the complete frame."""
+    """For one place, write its output into its row's ring, and the complete frame to ``out_ptr``."""
     place = tl.program_id(0).to(tl.int64)
     stream = tl.arange(0, BLOCK)
     is_said = stream < GENERATED

@@ -67,7 +67,7 @@ def chosen_tokens(logits: Tensor, inverse: Tensor | None, draw: Draw, stream: in
 
 
 def warps_of(block: int) -> int:
-    """Warps of the program that chooses among ``block`` tokens."""
+    """The number of warps of the program that chooses among ``block`` tokens."""
     return min(32, max(8, block // TOKENS_PER_WARP))
 
 
@@ -128,8 +128,8 @@ class Delayed:
 
 
 def delayed_input(cache: Delayed, rows: Tensor, offsets: Tensor, codes: Tensor) -> Tensor:
-    """See :meth:`antiphon.backends.torch.generation.DelayCache.inputs`; ``rows [n]`` is NO_ROW at a place
-    without a row.
+    """Run :meth:`antiphon.backends.torch.generation.DelayCache.inputs` as a kernel; ``rows [n]`` is NO_ROW at
+    a place without a row.
     """
     places, streams, capacity = codes.shape[0], *cache.tokens.shape[1:]
     out = offsets.new_empty(places, streams, 1)
@@ -142,7 +142,7 @@ def delayed_input(cache: Delayed, rows: Tensor, offsets: Tensor, codes: Tensor) 
 
 
 def delayed_output(cache: Delayed, offsets: Tensor, tokens: Tensor, most_delay: int) -> Tensor:
-    """See :meth:`antiphon.backends.torch.generation.DelayCache.outputs`."""
+    """Run :meth:`antiphon.backends.torch.generation.DelayCache.outputs` as a kernel."""
     out = torch.empty_like(tokens)
     delay_output[(tokens.shape[0],)](
         cache.tokens, cache.at, offsets, tokens.contiguous(), cache.delays, out, most_delay,

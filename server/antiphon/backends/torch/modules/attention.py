@@ -344,7 +344,7 @@ Past = tuple[Tensor, Tensor]
 
 
 class DepformerLayer(nn.Module):
-    """One layer, with ``sets`` sets of projections and feed-forwards, and common norms."""
+    """One layer of a depformer, with ``sets`` sets of projections and feed-forwards, and common norms."""
 
     def __init__(self, config: DepformerConfig, dtype: torch.dtype) -> None:
         """Make the layer without weights, which are loaded later."""

@@ -166,14 +166,14 @@ def make_norm(kind: str, dim: int, dtype: torch.dtype | None = None) -> nn.Modul
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """The rotation of one forward pass: cosine and sine ``[n, 1, T, D / 2]`` float32."""
+    """The rotary embedding of one forward pass: cosine and sine ``[n, 1, T, D / 2]`` float32."""
 
     cos: Tensor
     sin: Tensor
     interleaved: bool
 
     def apply(self, x: Tensor) -> Tensor:
-        """Rotate ``[n, H, T, D]`` by position."""
+        """Apply the rotary embedding to ``x [n, H, T, D]``."""
         if self.interleaved:
             even, odd = x.float().view(*x.shape[:-1], -1, 2).unbind(-1)
         else:
@@ -185,7 +185,7 @@ class Rotation:
 
 
 def rotation(positions: Tensor, head_dim: int, max_period: float, *, interleaved: bool) -> Rotation:
-    """The rotation for int ``positions [n, T]``."""
+    """Compute the rotary embedding for int ``positions [n, T]``."""
     steps = torch.arange(head_dim // 2, device=positions.device, dtype=torch.float32)
     frequencies = torch.exp(steps * (-math.log(max_period) * 2 / head_dim))
     angles = frequencies * positions.float()[:, None, :, None]

@@ -130,7 +130,8 @@ class LanguageModel(nn.Module):
         rounds_input: bool | None = None,
         device: torch.device | None = None,
     ) -> LanguageModel:
-        """Finish loading: make the recipe's linears INT8, and ``pack`` all of them for a CPU.
+        """Finish loading: with ``int8`` make the recipe's linears INT8, with ``pack`` pack the linears for a
+        CPU.
 
         ``rounds_input``: whether inputs of INT8 and INT4 linears are rounded; None rounds only inputs of INT8
         linears. The model moves to ``device``, its linears one by one as they are rounded.

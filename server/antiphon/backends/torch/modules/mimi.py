@@ -226,8 +226,8 @@ def _run(layers: nn.Sequential, x: Tensor, step: Step) -> Tensor:
 
 
 class Seanet(nn.Module):
-    """The "encoder" (``[n, 1, frame_samples]`` to ``[n, dimension, positions]``) or the "decoder" (the
-    reverse).
+    """Mimi's convolutional "encoder" (``[n, 1, frame_samples]`` to ``[n, dimension, positions]``) or
+    "decoder" (the reverse).
     """
 
     def __init__(self, name: str, config: SeanetConfig, positions: int) -> None:
@@ -251,7 +251,9 @@ class Seanet(nn.Module):
         return CausalConv1d(name, shape, positions=positions)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """See the class."""
+        """Encode PCM ``[n, 1, frame_samples]`` or decode latents ``[n, dimension, positions]``, depending on
+        the name.
+        """
         return _run(self.model, x, step)
 
 
@@ -316,7 +318,7 @@ class SplitQuantizer(nn.Module):
 
 
 class Mimi(nn.Module):
-    """The codec for the first ``codebooks`` levels. Its state names begin with ``encoder`` or ``decoder``.
+    """Mimi with its first ``codebooks`` codebooks. Its state names begin with ``encoder`` or ``decoder``.
 
     ``attention`` chooses the implementation of its transformers: see
     :func:`antiphon.backends.torch.kernels.fused.is_fused`.

@@ -28,20 +28,22 @@ from antiphon.models.architecture import TransformerConfig
 
 
 def load_steps() -> ModuleType:
-    """:mod:`antiphon.backends.torch.kernels.steps`, imported when it is first needed."""
+    """Import and return :mod:`antiphon.backends.torch.kernels.steps`."""
     from antiphon.backends.torch.kernels import steps
 
     return steps
 
 
 def ring_positions(last: Tensor, length: int, capacity: int) -> Tensor:
-    """The position in each of the first ``length`` slots, ``[n, length]``; negative for an empty slot."""
+    """The position stored in each of the first ``length`` slots, ``[n, length]``; negative for an empty
+    slot.
+    """
     slots = torch.arange(length, device=last.device)
     return last[:, None] - torch.remainder(last[:, None] - slots, capacity)
 
 
 class StreamingTransformer(nn.Module):
-    """Layers over a common position counter. State ``{name}.position`` int64: positions seen."""
+    """Transformer layers that share a position counter. State ``{name}.position`` int64: positions seen."""
 
     def __init__(self, name: str, config: TransformerConfig, compute: Compute = PLAIN) -> None:
         """Make the transformer without weights, which are loaded later."""
@@ -120,7 +122,9 @@ class StreamingTransformer(nn.Module):
         return x
 
     def voice(self, sources: Tensor) -> dict[str, Tensor]:
-        """A row's state from its cross-attention sources ``[sequences, cross_positions, dim]``."""
+        """Compute the voice part of a row's state from its cross-attention sources ``[sequences,
+        cross_positions, dim]``.
+        """
         found: dict[str, Tensor] = {}
         for layer in self.layers:
             assert isinstance(layer, TransformerLayer)
