@@ -5,12 +5,11 @@ Usage: python -m tests.docs.option_tables
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from antiphon.config import ModelConfig, ServerConfig
+from antiphon.config import ServerConfig
 from antiphon.option import Group, OptionInfo, constants, options
 from antiphon.values import plain
 
@@ -31,13 +30,12 @@ def value_of(info: OptionInfo) -> str:
     return f"{info.unit}{bounds}{', `auto`' if info.is_automatic else ''}"
 
 
-def row(info: OptionInfo, *, name: str, note: str = "") -> str:
+def row(info: OptionInfo, *, name: str) -> str:
     default = f"`{info.shown_default}`" if info.shown_default else ""
-    return f"| `{name}` | {value_of(info)} | {default} | {info.help.replace('|', '/')}{note} |"
+    return f"| `{name}` | {value_of(info)} | {default} | {info.help.replace('|', '/')} |"
 
 
 def lines() -> Iterator[str]:
-    per_model = {field.name for field in dataclasses.fields(ModelConfig)}
     for group in Group:
         yield from (
             "",
@@ -48,7 +46,7 @@ def lines() -> Iterator[str]:
         )
         for info in options(ServerConfig).values():
             if info.group is group:
-                yield row(info, name=info.key, note="; per model too" if info.name in per_model else "")
+                yield row(info, name=info.key)
     yield from ("", "## Constants", "", "| Name | Value | Default | Reason |", "|---|---|---|---|")
     for info in constants(ServerConfig).values():
         if info.path[0] != "limits":  # docs/reliability.md has those, with what happens beyond them
