@@ -1,4 +1,4 @@
-"""Configuration: frozen, strict and in one place.
+"""The configuration of ``antiphon serve``: frozen, strict and in one place.
 
 Every option is one field of a frozen dataclass here (or of :class:`~antiphon.engine.config.EngineConfig`),
 with its default and with its unit in the name. A TOML file and the command line fill the same fields: the

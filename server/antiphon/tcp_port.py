@@ -23,7 +23,8 @@ class TcpProtocol(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TcpPort:
-    """One port. It is reachable only from this machine unless it names a ``host``.
+    """One TCP port for a protocol other than HTTP. It is reachable only from this machine unless it names a
+    ``host``.
 
     Calls use ``model``, which may be an agent, and ``voice``; None selects the defaults. Callers present no
     key; their sessions and usage count for the key named ``key``.

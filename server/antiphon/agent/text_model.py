@@ -1,4 +1,4 @@
-"""The client of text models: streamed replies of ``/chat/completions`` endpoints, with fallbacks.
+"""The client of text models: it streams replies from ``/chat/completions`` endpoints, with fallbacks.
 
 It follows no redirects and uses no proxy of the environment. Errors name an endpoint's host and a status,
 never its server's text, which may quote a key.
@@ -53,8 +53,8 @@ MAX_RETRY_AFTER_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A text model. If ``model`` is None, the server's only model is used. ``key_env`` names the environment
-    variable with the key.
+    """The endpoint of a text model. If ``model`` is None, the server's only model is used. ``key_env`` names
+    the environment variable with the key.
     """
 
     url: str

@@ -75,14 +75,14 @@ class ReplyState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpeechBegan:
-    """The caller's speech began at ``ms``."""
+    """The caller's speech began at ``ms`` of the caller's audio."""
 
     ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The caller's turn ended at ``ms``; ``is_manual``: the client ended it."""
+    """The caller's turn ended at ``ms`` of the caller's audio; ``is_manual``: the client ended it."""
 
     ms: int
     is_manual: bool = False

@@ -131,8 +131,8 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class TurnStopped:
-    """The caller's turn ended at ``ms``; if no speech was detected, ``ms`` is the time at which the client
-    ended it.
+    """The caller's turn ended at ``ms`` of the caller's audio; if no speech was detected, ``ms`` is the time
+    at which the client ended it.
     """
 
     ms: int

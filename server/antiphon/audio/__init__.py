@@ -1,1 +1,1 @@
-"""Audio without a model: codecs, files, sample rates, loudness, voice activity."""
+"""Handles audio without a model: codecs, files, sample rates, loudness, voice activity."""

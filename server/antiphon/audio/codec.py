@@ -106,7 +106,7 @@ class Encoder(ABC):
         return []
 
     def close(self) -> None:  # noqa: B027 - most codecs have none
-        """Free native memory."""
+        """Free the codec's native memory."""
 
 
 class SampleDecoder(Decoder):

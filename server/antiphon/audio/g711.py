@@ -1,4 +1,4 @@
-"""G.711: mu-law and A-law samples of 8 bits at 8 kHz, to and from float32.
+"""Converts G.711, mu-law and A-law samples of 8 bits at 8 kHz, to and from float32.
 
 After ITU-T Recommendation G.711 (11/88), with its values of 14 bits (mu-law) and 13 (A-law) scaled to 16.
 Both directions are look-ups: 256 values to decode, 65,536 codes to encode.

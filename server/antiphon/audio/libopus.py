@@ -1,4 +1,4 @@
-"""The library libopus: its location, and its functions with their C types.
+"""Finds and loads the library libopus, and declares the C types of its functions.
 
 The library comes from the ``av`` wheel, which exists for every platform of the server, or else from the
 system. ctypes releases the interpreter lock during each call, so several threads can encode and decode at
@@ -37,8 +37,8 @@ def load_libopus() -> CDLL:
 
 @functools.cache
 def load_packet_parse() -> Callable[..., int]:
-    """``opus_packet_parse``, called with the interpreter lock held: it takes less time than releasing the
-    lock.
+    """Load ``opus_packet_parse``, which is called with the interpreter lock held: a call takes less time than
+    releasing the lock.
 
     Raises:
         AudioError: as :func:`load_libopus`.

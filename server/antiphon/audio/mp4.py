@@ -1,4 +1,4 @@
-"""The header of an MP4 file, checked before FFmpeg reads it.
+"""Checks the header of an MP4 file before FFmpeg reads it.
 
 FFmpeg makes a table entry of 24 bytes for every sample that a header states, however small the header: a file
 of 300 bytes can state 2^27. It repeats these entries for every edit, and for PCM makes one for every 160

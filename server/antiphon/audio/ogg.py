@@ -1,4 +1,5 @@
-"""Ogg pages around Opus packets (RFC 3533, RFC 7845), sans I/O, and the codec of such a stream.
+"""Reads and writes Ogg pages of Opus packets (RFC 3533, RFC 7845) without I/O, and decodes and encodes such
+streams.
 
 The reader accepts the same streams as the Moshi family's servers, because their clients must work unchanged:
 

@@ -1,4 +1,4 @@
-"""Opus packets to and from float32, mono, through libopus (RFC 6716), one packet a message.
+"""Converts Opus packets to and from float32 mono through libopus (RFC 6716); each message is one packet.
 
 A call into libopus releases the interpreter lock; among many threads, taking it again costs more than the
 call. Therefore a frame of 80 ms is encoded at once and cut into packets of 20 ms for the wire, and packets

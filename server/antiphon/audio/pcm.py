@@ -1,4 +1,4 @@
-"""Samples as bytes: signed 16-bit and float32, little endian, mono, to and from float32 arrays."""
+"""Converts mono samples as bytes, signed 16-bit or float32, little endian, to and from float32 arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sample rate conversion: a streaming polyphase filter with a Kaiser-windowed sinc.
+"""Converts sample rates with a streaming polyphase filter, a Kaiser-windowed sinc.
 
 After J. O. Smith, "Digital Audio Resampling" (https://ccrma.stanford.edu/~jos/resample/), with the rate as a
 fraction, so that the filter has finitely many phases and is tabulated once.

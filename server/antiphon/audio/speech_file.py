@@ -1,4 +1,4 @@
-"""Speech as the bytes of a file, encoded while it is generated: MP3, Ogg/Opus, AAC, FLAC, WAV and PCM.
+"""Encodes speech as the bytes of a file while it is generated: MP3, Ogg/Opus, AAC, FLAC, WAV and PCM.
 
 Encoding runs in the caller's thread, in steps of one frame of the model: less than 1 ms for 80 ms of speech.
 """
@@ -39,7 +39,7 @@ class SampleFile(Encoder):
 
 
 class OggFile(Encoder):
-    """Ogg/Opus in packets of 80 ms, the last one filled with silence."""
+    """Encodes Ogg/Opus in packets of 80 ms, the last one filled with silence."""
 
     def __init__(self, rate: int, wire_rate: int) -> None:
         """Begin a stream."""
@@ -123,7 +123,7 @@ class _Growing:
 
 
 class EncodedFile(Encoder):
-    """A file that FFmpeg encodes, through PyAV."""
+    """Encodes a file with FFmpeg, through PyAV."""
 
     def __init__(self, recipe: FileRecipe, rate: int, _wire_rate: int) -> None:
         """Begin a file."""

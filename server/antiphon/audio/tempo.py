@@ -1,4 +1,6 @@
-"""Faster or slower speech at the same pitch: FFmpeg's ``atempo`` (WSOLA), through PyAV, as a stream."""
+"""Makes speech faster or slower at the same pitch, as a stream: FFmpeg's ``atempo`` (WSOLA) through
+PyAV.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Voice activity: the start and the end of a caller's speech, by energy only, without a model."""
+"""Detects the start and the end of a caller's speech by energy only, without a model."""
 
 from __future__ import annotations
 

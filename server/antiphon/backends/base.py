@@ -177,7 +177,7 @@ class Backend(Protocol):
         """Give a row its sampling parameters, from the next step on. They survive a reset."""
 
     def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
-        """Number of physical rows of a tick over ``rows`` int32 ``[m]``: m or more."""
+        """The number of rows that a tick over ``rows`` int32 ``[m]`` computes: m or more."""
 
     def step(self, inputs: StepInputs) -> StepOutputs:
         """Advance the named rows by one frame.
@@ -324,7 +324,7 @@ class DeviceRows(Protocol):
         """Allocate ``slots`` fresh rows with default parameters; the former rows are freed first."""
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """The number of physical rows of a tick over these rows."""
+        """The number of rows that a tick over ``rows`` computes."""
 
     def warm_up(self, progress: Progress) -> None:
         """Run every shape that ticks can have; the host makes all rows fresh afterwards."""

@@ -149,7 +149,7 @@ class RowHost(Generic[E]):
         return self._info
 
     def plan(self, rows: IntArray, *, is_fixed: bool = False) -> int:
-        """The number of physical rows of a tick over ``rows``."""
+        """The number of rows that a tick over ``rows`` computes."""
         return self.executor.plan(rows, is_fixed=is_fixed)
 
     def warm_up(self, progress: Progress) -> None:

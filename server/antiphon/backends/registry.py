@@ -1,4 +1,4 @@
-"""The table of backends: a name, its factory, and the packages it needs.
+"""The table of backends: the name of each, its factory, and the packages it needs.
 
 Choosing a backend imports it; listing the backends imports none. A factory is called as ``factory(checkpoint,
 slots=..., device=..., **options)`` and returns a :class:`Backend`.

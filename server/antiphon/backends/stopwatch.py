@@ -1,4 +1,4 @@
-"""Durations of the stages of a tick, and of whole steps next to other programs."""
+"""Measures the durations of a tick's stages, and of whole steps next to other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device and the dtype of a backend on torch."""
+"""Chooses the device and the dtype of a backend on torch, and reads the device's properties."""
 
 from __future__ import annotations
 

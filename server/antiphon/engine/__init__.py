@@ -1,1 +1,1 @@
-"""Sessions, rows, the scheduler and the one engine thread."""
+"""The engine: it owns sessions and rows, and runs ticks on its one thread."""

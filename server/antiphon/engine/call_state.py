@@ -1,4 +1,5 @@
-"""A whole call as bytes, for another worker: its row's state, its lease, and the tokens that resume it.
+"""Converts a whole call to bytes for another worker, and back: its row's state, its lease, and the tokens
+that resume it.
 
 The format is safetensors: the tensors of the row's snapshot, the arrays of the lease, and in the header's
 metadata the model, the backend and the facts of the call. Rings are cut to their filled part, so a short call

@@ -1,4 +1,4 @@
-"""The engine's interface: start, sessions, drain, stop, health.
+"""The engine's interface: it starts and stops the engine, opens and drains sessions, and reports its health.
 
 The control thread (the thread of the event loop) owns sessions, admission and resumption. The engine thread
 owns rows and the backend.
@@ -355,7 +355,7 @@ class Engine:
         self.metrics.dropped_in.inc(sent.refused)
 
     def note_host(self, host: str, lag_s: float) -> None:
-        """Report the lag of the event loop of a process that feeds this engine to admission."""
+        """Report to admission the event loop's lag in a process that feeds this engine."""
         self._pressure.note_host(self.clock(), host, lag_s)
 
     def drain(self, target: str = "") -> None:

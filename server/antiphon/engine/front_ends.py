@@ -424,7 +424,7 @@ def check_words(entries: Sequence[TextEntry], info: BackendInfo, *, room: int) -
 
 
 def check_tail(tail: FloatArray, frame_samples: int) -> None:
-    """Check the unfinished frame before flush padding.
+    """Check the length of the unfinished frame to which silence will be added.
 
     Raises:
         UnsupportedError: it is longer than a frame.

@@ -118,7 +118,7 @@ class SavingQueue:
         self._arrays: dict[str, HostArray] = {}
 
     def advance(self, now_s: float) -> None:
-        """Copy one piece of the state with the oldest request."""
+        """Copy one piece of the state that was requested first."""
         save, saves = self._rows.saves[0], self._rows.saves
         is_done = True
         if save.begin():

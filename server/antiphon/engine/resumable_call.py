@@ -1,4 +1,4 @@
-"""Calls that can be resumed: the data of each, and the tokens that resume it."""
+"""The data of a call that can be resumed, and the tokens that resume it."""
 
 from __future__ import annotations
 

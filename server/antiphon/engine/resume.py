@@ -1,4 +1,5 @@
-"""Calls that outlive their connections. A detached call keeps its row until another connection resumes it.
+"""Keeps calls whose connections have broken, so that other connections can resume them. A detached call keeps
+its row until another connection resumes it.
 
 A front end makes a call resumable by registering the hash of a token. It stores every numbered message in the
 engine before it sends the message, and detaches the call when its connection breaks. The row then takes no
@@ -248,8 +249,8 @@ class Resuming:
         return tuple(call.session for call in self._detached if call.successor is None)
 
     def next_event_s(self, *, is_wanted: bool) -> float:
-        """The time at which the next detached call expires; with ``is_wanted``, when a caller waits for a
-        row, it is earlier.
+        """The time at which the next detached call expires; it is earlier with ``is_wanted``, when a caller
+        waits for a row.
         """
         after_s = min(self.window_s, self._yield_s) if is_wanted else self.window_s
         times_s = (

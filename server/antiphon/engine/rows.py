@@ -1,4 +1,4 @@
-"""Every session that owns a row, as arrays: readiness, the input of a tick, and its results.
+"""Keeps all sessions that own rows in arrays: their readiness, the input of a tick, and its results.
 
 A session has a lease from its admission on. The control thread sends changes; the engine thread applies them
 between two ticks: it attaches a lease, gives it a row with its first frame, and detaches it after its session

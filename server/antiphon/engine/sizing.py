@@ -1,4 +1,5 @@
-"""The number of rows that a machine can serve, from its memory, constants of known GPUs, and measured ticks.
+"""Computes the number of rows that a machine can serve, from its memory, constants of known GPUs, and
+measured ticks.
 
 Memory limits how many rows exist. Time limits how many rows can be answered within a frame. The errors state
 both limits, in bytes and milliseconds.

@@ -1,4 +1,4 @@
-"""A recording of some ticks, stage by stage, in the Chrome trace event format.
+"""Records some ticks, stage by stage, in the Chrome trace event format.
 
 Open it in https://ui.perfetto.dev or chrome://tracing. Format: "Trace Event Format" (Google, 2016),
 complete events (``ph`` X, times in microseconds) and thread names (``ph`` M).

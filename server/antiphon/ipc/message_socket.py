@@ -304,7 +304,7 @@ class MessageSocket(Generic[M]):
 
 
 class LocalSocket(Generic[M]):
-    """One end of a pair within one process and event loop: messages remain objects.
+    """One end of a pair of sockets within one process and event loop: messages remain objects.
 
     Each is handled in a later turn of the loop, in order.
     """

@@ -205,7 +205,7 @@ class StageCost:
 
     @property
     def ms(self) -> float:
-        """The total: launches do not overlap with work; bytes and arithmetic overlap."""
+        """The total milliseconds: launches do not overlap with work; bytes and arithmetic overlap."""
         return self.nodes_ms + max(self.bytes_ms, self.arithmetic_ms)
 
 

@@ -1,4 +1,6 @@
-"""Sampling of tokens from logits, the numpy reference of docs/sampling.md, and the parameters of S rows."""
+"""Samples tokens from logits, as the numpy reference of docs/sampling.md, with the parameters of S
+rows.
+"""
 
 from __future__ import annotations
 

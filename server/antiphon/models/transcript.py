@@ -234,7 +234,7 @@ class _Telling:
 
 
 class Transcript:
-    """The words of one session. Not thread-safe.
+    """The transcript of one session, made from the recogniser's replies. Not thread-safe.
 
     :meth:`hear` takes the replies to the caller's frames and to the silence before them; :meth:`feed_padding`
     takes the replies to the silence after them.

@@ -140,13 +140,13 @@ def _needed(value: Any, what: str) -> Any:
 
 
 def encode(kind: str, request: str | None = None, **fields: Any) -> str:
-    """A message of the server, with the client's name for the request."""
+    """Encode a message of the server, with the client's name for the request."""
     named = {} if request is None else {"client_req_id": request}
     return msgspec.json.encode({"type": kind, **fields, **named}).decode()
 
 
 def encode_audio(data: bytes, request: str | None) -> str:
-    """The message with a piece of the server's audio."""
+    """Encode the message with a piece of the server's audio."""
     return encode("audio", request, audio=base64.b64encode(data).decode())
 
 

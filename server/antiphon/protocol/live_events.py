@@ -155,7 +155,9 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """An error. Before ``session.started`` it ends the connection; afterwards the session continues."""
+    """An error, with its code in the API. Before ``session.started`` it ends the connection; afterwards the
+    session continues.
+    """
 
     message: str
     code: str

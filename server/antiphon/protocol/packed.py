@@ -43,7 +43,7 @@ _PACKED: Final = {_FLOAT32: _PACKED_FLOAT, 0xCB: np.dtype([("tag", "u1"), ("valu
 
 
 def unpack_map(data: bytes) -> dict[str, Any]:
-    """The one map in ``data``, with text keys.
+    """Unpack the one map in ``data``, whose keys are text.
 
     The content is checked before the map is built: lengths that the data cannot fill, more than ``MAX_ITEMS``
     items in arrays, more than ``MAX_CONTAINERS`` arrays and maps, and extension types are refused.

@@ -1,4 +1,4 @@
-"""One response of OpenAI Realtime as its events, in the API's order.
+"""Makes the events of one response of OpenAI Realtime, in the API's order.
 
 A response has at most one message, of audio or of text, and then tool calls.
 """

@@ -1,4 +1,4 @@
-"""A transcript in the formats of OpenAI's clients: a file in one of five formats, or events."""
+"""Writes a transcript in the formats of OpenAI's clients: a file in one of five formats, or events."""
 
 from __future__ import annotations
 

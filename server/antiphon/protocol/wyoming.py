@@ -99,7 +99,7 @@ class Synthesize:
 
 @dataclass(frozen=True, slots=True)
 class SynthesizeStart:
-    """A text to speak begins, sent in pieces."""
+    """The start of a text to speak, which is sent in pieces."""
 
     voice: str | None = None
 

@@ -46,7 +46,7 @@ Families: TypeAlias = dict[str, Family]
 
 
 def read_registry(registry: CollectorRegistry) -> bytes:
-    """Every sample of a process's registry, for :meth:`Totals.heard`."""
+    """Every sample of a process's registry, packed for :meth:`Totals.store`."""
     families = [
         (
             metric.name,
@@ -134,7 +134,7 @@ def join_traces(recorded: Mapping[str, bytes]) -> str:
 
 
 class Answers(Collector):
-    """Metrics and health of the whole server."""
+    """Collects the metrics and the health of the whole server."""
 
     def __init__(
         self,

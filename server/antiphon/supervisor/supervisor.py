@@ -1,4 +1,4 @@
-"""The life of a server: engines first, then front ends, and the shutdown.
+"""Runs a server: starts its engines and then its front ends, and shuts them down.
 
 Engines and front ends are processes, or tasks of this process. The supervisor replaces a front end that ends
 or does not respond. If one of several engines (one per device) ends, only its calls end. If the last engine

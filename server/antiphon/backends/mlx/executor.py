@@ -39,7 +39,7 @@ from antiphon.models.spec import ModelSpec, PipelineKind
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The modules of a model; ``conditions`` are those of a tts model.
+    """The loaded modules of a model; ``conditions`` is None unless it is a tts model.
 
     ``bits`` are the widths of its quantised matrices, ascending, without duplicates.
     """
@@ -253,7 +253,7 @@ class MlxFrames(MlxRows):
     """Runs codec, duplex and stt models; see :class:`antiphon.backends.base.FrameExecutor`."""
 
     def warm_up(self, progress: Progress) -> None:
-        """Run every size of a tick once."""
+        """Run a tick of each number of rows in :meth:`tick_sizes` once."""
         sizes = self.tick_sizes()
         for done, size in enumerate(sizes):
             progress(done, len(sizes), f"{size} rows")
@@ -415,7 +415,7 @@ class MlxTts(MlxRows):
         self._conditions = loaded.conditions
 
     def warm_up(self, progress: Progress) -> None:
-        """Run every size of a step once, with audio."""
+        """Run a step of each number of rows in :meth:`tick_sizes` once, with audio."""
         sizes = self.tick_sizes()
         for done, size in enumerate(sizes):
             progress(done, len(sizes), f"{size} rows")

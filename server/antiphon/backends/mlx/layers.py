@@ -283,7 +283,7 @@ def load_embedding(
 
 
 class StreamEmbeddings:
-    """The tables of all audio streams in one array; the entries of a frame are added up."""
+    """The embedding tables of all audio streams in one array; the entries of a frame are added up."""
 
     def __init__(self, weights: Weights, prefix: str, streams: int, entries: int, dim: int) -> None:
         """Take the tables ``{prefix}.0`` and so on."""

@@ -189,7 +189,9 @@ class ResidualQuantizer:
 
 
 class SplitQuantizer:
-    """``rvq_first`` (semantic) and ``rvq_rest`` (acoustic) on the same latent; decoded, they add up."""
+    """Two quantizers of the same latent, ``rvq_first`` (semantic) and ``rvq_rest`` (acoustic): the sum of
+    their decoded latents is the result.
+    """
 
     def __init__(
         self, weights: Weights, codebooks: int, semantic: int, shape: tuple[int, int], dimension: int

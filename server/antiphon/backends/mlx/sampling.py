@@ -75,7 +75,7 @@ class Draw:
 
 
 class Sampler:
-    """The sampling parameters of S rows.
+    """Samples the tokens of S rows, each with its own parameters.
 
     State ``lm.recent`` int32 ``[RECENT_WORDS]``: the last text tokens that are words, the newest last; -1 for
     none. Padding, the end of padding and the initial token are not words.

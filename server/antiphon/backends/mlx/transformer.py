@@ -197,8 +197,8 @@ class CrossAttention:
 
 
 class TransformerLayer:
-    """Self-attention, cross-attention where configured, feed-forward; each with a norm before it and added to
-    its input.
+    """A transformer layer: self-attention, cross-attention where configured, and a feed-forward block, each
+    with a norm before it and added to its input.
 
     Weights of the attention: ``in_proj`` (q, k, v stacked) and ``out_proj``. The part between two uses of the
     ring depends only on packed arrays.

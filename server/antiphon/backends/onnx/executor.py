@@ -146,7 +146,7 @@ class OnnxRows:
         return 1000.0 * min(times_s) / TRIAL_ROWS
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """The number of physical rows of the stage that runs the most rows."""
+        """The number of rows that a tick over ``rows`` computes in its largest stage."""
         stages = self.stages.values()
         return max(sum(map(len, stage.windows(rows, is_fixed=is_fixed))) for stage in stages)
 

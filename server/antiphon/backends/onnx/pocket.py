@@ -293,7 +293,7 @@ class OnnxUtterances(OnnxRows, HostArrays):
             raise UnsupportedError(f"this snapshot is damaged: {words:.200}") from error
 
     def close(self) -> None:
-        """Free the sessions, their threads and their state."""
+        """Free the ONNX sessions, their threads and their state."""
         self._read.close()
         super().close()
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions: the device of a graph, the number of threads, and how they wait.
+"""Opens ONNX Runtime sessions: chooses a graph's device, the number of threads, and how they wait.
 
 Only this module imports ONNX Runtime. From release 1.29 on the library sends usage data unless an environment
 variable disables it before the import.

@@ -180,7 +180,9 @@ class Stage:
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes of the second copy of the weights, if it is not loaded because no parts run."""
+        """The bytes of a second copy of the weights, for parts, that is not loaded now; 0 if there is
+        none.
+        """
         opener = self._opener
         return 0 if opener is None or opener.pool is None or self._split is not None else opener.file_bytes
 

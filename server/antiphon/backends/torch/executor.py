@@ -186,7 +186,7 @@ class TorchRows:
             torch.cuda.empty_cache()
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:
-        """The number of physical rows of a tick over these rows."""
+        """The number of rows that a tick over ``rows`` computes."""
         return planned_rows(self._rows.layout, self._state.rows, rows.size, is_fixed=is_fixed)
 
     @torch.inference_mode()

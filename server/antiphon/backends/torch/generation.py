@@ -218,7 +218,7 @@ class GuidedGenerator(Generator):
         self._text_delay = spec.delays[0]
 
     def specs(self) -> Iterator[TensorSpec]:
-        """Every state tensor; the transformer's are for pairs."""
+        """Every state tensor; those of the transformer hold pairs of sequences."""
         yield from (spec.pair() for spec in self.model.specs())
         yield from self.cache.specs()
 

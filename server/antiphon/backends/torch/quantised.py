@@ -1,4 +1,4 @@
-"""Linears with weights of fewer bits: INT8, INT4 and FP8, distinguished by dtype.
+"""Linear layers with quantised weights: INT8, INT4 and FP8, distinguished by dtype.
 
 **Files**: a weight ``X`` has its scales in ``X_scale`` ``[out, 1]`` or, in blocks, ``[out, blocks]``; if its
 input is scaled first, ``X_prescale`` ``[sets, in]``; if the input is rounded to a fixed step, ``X_step``

@@ -1,4 +1,4 @@
-"""Sampling per session on the device, by the rules of ``docs/sampling.md``, without a host sync.
+"""Samples tokens on the device by the rules of ``docs/sampling.md``, without a host sync.
 
 Each row has its own temperature, top-k, seed, padding bonus and repetition penalty, as tensors. A row's draw
 depends only on its parameters, its step and its logits. Noise is a pure function of (seed, step, stream,
@@ -114,7 +114,7 @@ class _Voice:
 
 
 class Sampler:
-    """The sampling parameters of S rows on a device.
+    """Samples the tokens of S rows on a device, each with its own parameters.
 
     State ``lm.recent`` int64 ``[RECENT_WORDS]``: the last text tokens that are words, the newest last; -1 for
     none. Padding, the end of padding and the initial token are not words.

@@ -67,7 +67,7 @@ class EphemeralKeys:
         self._time_s = time_s
 
     def issue(self, key: KeyEntry | None, session: Mapping[str, Any], seconds: int) -> tuple[str, int]:
-        """A new key and its expiry, made with ``key`` if the server requires keys.
+        """A new ephemeral key and its expiry, made with ``key`` if the server requires keys.
 
         Raises:
             FieldError: the session is too long for a header.

@@ -1,4 +1,4 @@
-"""``antiphon keys``: a new API key, and its line for the server's file."""
+"""``antiphon keys``: makes an API key, and its line for the server's file."""
 
 from __future__ import annotations
 

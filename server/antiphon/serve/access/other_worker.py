@@ -54,7 +54,7 @@ def is_loopback(host: str) -> bool:
 
 
 class OtherWorker:
-    """A worker at an address, for workers with the same secret."""
+    """Sends requests to the worker at one address; both workers have the same secret."""
 
     def __init__(self, target: str, secret: SharedSecret, *, timeout_s: float) -> None:
         """Store the address; each request connects.

@@ -1,4 +1,4 @@
-"""Twilio's signature of a request: HMAC-SHA1 of the whole address with the account's token.
+"""Checks Twilio's signature of a request: HMAC-SHA1 of the whole address with the account's token.
 
 After twilio.com/docs/usage/security; vectors of the ``twilio`` package 9.13.0 are in the tests.
 """

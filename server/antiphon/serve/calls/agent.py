@@ -70,8 +70,8 @@ IDLE_TEXT: Final = "The caller is silent for a while now. Say one short sentence
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgentParts:
-    """The parts of an agent. The agent first speaks ``greeting``; if the text model fails, it speaks
-    ``sorry``.
+    """The parts that the calls of one voice agent share: its models, its settings and its metrics. The agent
+    first speaks ``greeting``; if the text model fails, it speaks ``sorry``.
     """
 
     name: str

@@ -168,7 +168,7 @@ class Call:
         self._services.calls.add(self)
 
     async def run(self, transport: Transport) -> None:
-        """Hold the call until one side ends it, or another connection takes it."""
+        """Run the call until one side ends it, or another connection takes it."""
         self._services.calls.add(self)
         self._connections += 1
         try:

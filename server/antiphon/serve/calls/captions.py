@@ -1,4 +1,4 @@
-"""The transcript of a live session's caller: a recogniser's row next to the talker's row.
+"""The transcript of a live session's caller, from a recogniser's row next to the model's row.
 
 Both rows process the same samples, decoded once. The recogniser is optional: if it has no row, fails or falls
 behind, one ``info`` event reports it, and the call continues without it.
@@ -71,7 +71,7 @@ class Captions:
         return self._hearing is None or self._hearing.is_idle
 
     def advance(self, *, may_report: bool) -> list[Word | Marked | events.Info]:
-        """Advance; returns the new words, markers, and at the end one notice if the transcription failed.
+        """Advance the transcription; return the new words, markers, and at the end one notice if it failed.
 
         If ``may_report`` is false, words are kept for later.
         """

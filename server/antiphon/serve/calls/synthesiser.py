@@ -28,7 +28,9 @@ Piece: TypeAlias = FloatArray | Spoken
 
 
 class Synthesiser(Participant[Piece]):
-    """A row of a synthesiser. ``unspoken``: words that the model cannot pronounce, found by :meth:`check`."""
+    """A row of a synthesiser as a call's participant. ``unspoken``: words that the model cannot pronounce,
+    found by :meth:`check`.
+    """
 
     def __init__(
         self, model: ServedModel, clock: Callable[[], float], voice: Prompt | None, wait_s: float = 0.0

@@ -52,7 +52,7 @@ class AsrNews:
 
 
 class Transcriber(Participant[AsrNews]):
-    """A row of a recogniser. ``pending_samples`` wait for room in the engine."""
+    """A row of a recogniser as a call's participant. ``pending_samples`` wait for room in the engine."""
 
     def __init__(self, model: ServedModel, clock: Callable[[], float], wait_s: float = 0.0) -> None:
         """Prepare; ``wait_s`` limits the wait in the queue. ``clock`` is the clock of the engine.

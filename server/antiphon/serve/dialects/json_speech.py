@@ -63,7 +63,9 @@ def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
 
 
 class JsonAsrDialect(Dialect[AsrNews]):
-    """One transcription in the JSON dialect: audio and flushes in, a transcript out."""
+    """The dialect of one transcription in the JSON protocol: it takes audio and flushes, and sends a
+    transcript.
+    """
 
     policy = Policy(is_live=False)
 
@@ -148,8 +150,8 @@ class JsonAsrDialect(Dialect[AsrNews]):
 
 
 class JsonTtsDialect(Dialect[Piece]):
-    """Text in, speech out, for one request of a connection; another ``setup`` ends it, and remains in
-    ``unread``.
+    """The dialect of one synthesis in the JSON protocol: it takes text and sends speech; another ``setup``
+    ends it, and remains in ``unread``.
     """
 
     policy = Policy(is_live=False, awaits="text", reads_on=False)

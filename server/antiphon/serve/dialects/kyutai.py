@@ -32,7 +32,9 @@ def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
 
 
 class AsrDialect(Dialect[AsrNews]):
-    """One transcription in Kyutai's protocol: audio and markers in, a transcript out."""
+    """The dialect of one transcription in Kyutai's protocol: it takes audio and markers, and sends a
+    transcript.
+    """
 
     policy = Policy(is_live=False)
 
@@ -87,7 +89,9 @@ class AsrDialect(Dialect[AsrNews]):
 
 
 class TtsDialect(Dialect[Piece]):
-    """One synthesis in Kyutai's protocol: text in, speech out in the client's ``format``."""
+    """The dialect of one synthesis in Kyutai's protocol: it takes text, and sends speech in the client's
+    ``format``.
+    """
 
     policy = Policy(is_live=False, awaits="text")
 

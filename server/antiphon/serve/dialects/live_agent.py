@@ -82,7 +82,7 @@ class Delegated:
         return {"id": self.response, "object": "response", "status": status, "output": []}
 
     def tool_call(self, call: ToolCalled) -> list[events.ResponseEvent]:
-        """The events of one call."""
+        """The events of one tool call."""
         arguments, place = "".join(call.pieces), {"output_index": self._items}
         self._items += 1
         named = {"item_id": call.item, "name": call.name, "arguments": arguments}

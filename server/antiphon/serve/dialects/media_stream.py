@@ -47,7 +47,7 @@ class MediaStreamLine(TelephoneLine):
 
 
 class Chunks:
-    """The audio of a stream in order: early chunks wait, late chunks are dropped."""
+    """Puts the audio of a stream in order: early chunks wait, late chunks are dropped."""
 
     def __init__(self) -> None:
         """Begin."""
@@ -55,7 +55,7 @@ class Chunks:
         self._next = 0
 
     def put(self, media: wire.Media) -> bytes:
-        """Add a chunk; returns the chunks that are next, if any."""
+        """Add a chunk; return the audio that is next in order, possibly b""."""
         if not media.chunk:
             return media.payload
         self._next = self._next or media.chunk

@@ -77,8 +77,8 @@ class TranscriptBody(Protocol):
 
 
 class RecordingDialect(Dialect[AsrNews]):
-    """One recording. Its messages are float32 samples in pieces, and "" for its end; its words become a
-    ``body``.
+    """The dialect of a request that has one recording transcribed. Its messages are float32 samples in
+    pieces, and "" for its end; its words become a ``body``.
     """
 
     policy = Policy(is_live=False, expects_input=False)

@@ -90,7 +90,7 @@ class TelephoneLine(ABC):
 
     @abstractmethod
     def play(self, data: bytes) -> Sequence[Message]:
-        """Messages with audio to play after all earlier audio."""
+        """Messages with which the line plays ``data`` after all earlier audio."""
 
     def end_reply(self) -> Sequence[Message]:
         """Messages with the rest of a reply's audio, padded with silence if the line plays whole parts."""

@@ -50,7 +50,9 @@ class WyomingRequest:
 
 
 class WyomingAsrDialect(WyomingRequest, Dialect[AsrNews]):
-    """One transcription over Wyoming: audio in; words out one by one, and at the end all of them."""
+    """The dialect of one transcription over Wyoming: it takes audio, and sends each word, and at the end all
+    of them.
+    """
 
     policy = Policy(is_live=False, has_answers=True, reads_on=False)
 
@@ -99,7 +101,9 @@ class WyomingAsrDialect(WyomingRequest, Dialect[AsrNews]):
 
 
 class WyomingTtsDialect(WyomingRequest, Dialect[Piece]):
-    """One synthesis over Wyoming: a text in, whole or in pieces; its speech out."""
+    """The dialect of one synthesis over Wyoming: it takes a text, whole or in pieces, and sends its
+    speech.
+    """
 
     policy = Policy(is_live=False, awaits="text", has_answers=True, reads_on=False)
 

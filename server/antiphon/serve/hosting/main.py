@@ -1,4 +1,4 @@
-"""``antiphon serve``: the configuration, and the number of processes.
+"""``antiphon serve``: reads the configuration and starts the server in one process or several.
 
 Exit codes: 0 after SIGTERM, 130 after Ctrl-C, 70 when the server cannot continue, as after the loss of the
 device, 2 for a configuration that cannot be served.

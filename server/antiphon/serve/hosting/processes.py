@@ -1,4 +1,4 @@
-"""Starts the processes of a server: sockets, commands, limits. It imports little."""
+"""Starts the processes of a server, with their sockets, commands and limits. It imports little."""
 
 from __future__ import annotations
 

@@ -59,12 +59,12 @@ class ServedModel:
 
     @property
     def kind(self) -> PipelineKind:
-        """The kind of the model's input and output: audio or text."""
+        """The model's kind: codec, duplex, stt or tts."""
         return self.checkpoint.spec.kind
 
 
 def on_trial(model: ServedModel, arm: TrialArm) -> ServedModel:
-    """The model as one side of a trial."""
+    """The model with one side of a trial as its ``arm``."""
     return replace(model, arm=arm)
 
 

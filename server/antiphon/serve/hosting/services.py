@@ -102,7 +102,7 @@ class Services:
         """The agent of this name; without a name, the first agent if neither a duplex model nor a codec is
         served, otherwise None.
 
-        With ``is_needed`` and without a name, the first agent even if there is a talking model.
+        With ``is_needed`` and without a name, the first agent even if there is a full-duplex model.
 
         Raises:
             UnknownModelError: an agent is needed and does not exist.

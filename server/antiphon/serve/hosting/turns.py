@@ -1,4 +1,4 @@
-"""Turns of the event loop: their order, and the time after which sockets are polled again.
+"""Orders the turns of conversations on the event loop, and bounds the time until sockets are polled again.
 
 Each conversation has a :class:`Waker`. :meth:`Waker.wake`, on the event loop, queues one *turn*, a small
 piece of work; the queued turns of all other conversations run before the next turn of this one. A

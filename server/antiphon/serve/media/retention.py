@@ -27,7 +27,9 @@ DAY_S: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class RecordingLimits:
-    """Seconds of one call, bytes of all recordings, and their age in days; 0 means no limit."""
+    """The limits on recordings: seconds of one call, bytes of all recordings, and their age in days; 0 means
+    no limit.
+    """
 
     max_s: float
     max_bytes: int

@@ -1,4 +1,4 @@
-"""``antiphon drain``: drain a running worker and move its calls to another one."""
+"""``antiphon drain``: drains a running worker and moves its calls to another one."""
 
 from __future__ import annotations
 

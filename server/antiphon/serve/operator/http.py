@@ -33,7 +33,7 @@ async def metrics(_request: web.Request, services: Services, _models: Sequence[S
 async def build_info(
     _request: web.Request, _services: Services, models: Sequence[ServedModel]
 ) -> web.Response:
-    """Versions, models and machine: the context of a benchmark."""
+    """Answer with the versions, the models and the machine, which the results of a benchmark depend on."""
     return web.json_response(describe(models))
 
 

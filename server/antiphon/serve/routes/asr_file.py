@@ -1,4 +1,4 @@
-"""A recording in a file, and its words as they are recognised, at the model's speed.
+"""Transcribes a recording from a file at the model's speed, and yields its words as they are recognised.
 
 A thread decodes the file, a second of audio or some packets at a time.
 """

@@ -120,7 +120,7 @@ def make_audiosocket(services: Services, port: TcpPort) -> Serve:
     """The function that serves the connections of a port.
 
     Raises:
-        UnknownModelError: no talking model and no agent has the name in the port's address.
+        UnknownModelError: no model that talks and no agent has the name in the port's address.
     """
     if services.agent_for(port.model) is None:
         services.models.find(port.model, LIVE_KINDS)

@@ -1,4 +1,4 @@
-"""``/api/chat``: from a request to a conversation, or to a refusal that the client can read.
+"""``/api/chat``: turns a request into a conversation, or into a refusal that the client can read.
 
 A GET is a WebSocket, a POST an offer of WebRTC. Every refusal is sent before the upgrade, with an HTTP
 status: 400 for the query or the prompt, and from the checks of :mod:`antiphon.serve.routes.routing` 401 for

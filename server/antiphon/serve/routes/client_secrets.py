@@ -1,4 +1,4 @@
-"""``POST /v1/realtime/client_secrets``: an ephemeral key and its session."""
+"""``POST /v1/realtime/client_secrets``: answers with an ephemeral key and its session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/v1/live/sessions``: OpenAI Live over a WebSocket or by WebRTC, for models that talk.
+"""``/v1/live/sessions``: OpenAI Live over a WebSocket or by WebRTC, for full-duplex models and codecs.
 
 A wrong key, a foreign origin and too many sessions are refused before the upgrade. All other refusals are an
 ``error`` event and a close, because they concern the first event, which comes after the upgrade.

@@ -80,7 +80,7 @@ def find_call(services: Services, live_id: str, caller: Caller) -> tuple[Call, L
 
 
 class LiveWatcher:
-    """A watching connection, once it has a socket."""
+    """A connection that watches a session, once it has a socket."""
 
     def __init__(self, call: Call, dialect: LiveClient) -> None:
         """Watch ``call``."""

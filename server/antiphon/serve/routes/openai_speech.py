@@ -1,5 +1,5 @@
-"""``POST /v1/audio/speech``: a text in, speech in the requested format out, which is sent while it is
-synthesised.
+"""``POST /v1/audio/speech``: synthesises a text in the requested format, and sends the speech
+meanwhile.
 """
 
 from __future__ import annotations

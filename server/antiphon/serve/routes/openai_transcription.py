@@ -1,4 +1,6 @@
-"""``POST /v1/audio/transcriptions``: a recording in a form, its transcript as a file or as events."""
+"""``POST /v1/audio/transcriptions``: transcribes the recording in a form, and answers with a file or
+events.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``/v1/realtime``: OpenAI Realtime over a WebSocket or by WebRTC, with models that talk and recognisers.
+"""``/v1/realtime``: OpenAI Realtime over a WebSocket or by WebRTC, for full-duplex models, codecs and
+recognisers.
 
 A wrong key, a foreign origin and a wrong query are refused before the upgrade. All other refusals are an
 ``error`` event and a close, which stock clients can read.
@@ -248,7 +249,7 @@ def refusal(error: AntiphonError) -> tuple[Sequence[Message], int]:
 
 
 def requests_beta(request: web.Request) -> bool:
-    """Whether the client requests the retired beta."""
+    """Whether the client requests the API's retired beta version."""
     offered = request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "")
     has_said = "realtime=v1" in request.headers.get("OpenAI-Beta", "") or "openai-beta.realtime-v1" in offered
     return has_said and is_upgrade(request)

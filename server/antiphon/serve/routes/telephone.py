@@ -1,4 +1,4 @@
-"""``/twilio`` and ``/telnyx``: telephone calls over a WebSocket, for talking models and agents.
+"""``/twilio`` and ``/telnyx``: telephone calls over a WebSocket, for full-duplex models and agents.
 
 Both paths accept the messages of either service. The services send neither the query nor headers of the
 configured address, so the key, the model and the persona are parameters of the ``start`` message: ``key``,

@@ -1,4 +1,4 @@
-"""A text in, its speech out, sent as it is synthesised: ``POST /api/tts_streaming`` and ``/v1/audio/speech``.
+"""Synthesises a text, and sends the speech meanwhile: ``POST /api/tts_streaming`` and ``/v1/audio/speech``.
 
 The header of a WAV states the largest possible length, because the real one is not known yet; players read to
 the end.

@@ -1,4 +1,4 @@
-"""``POST /api/asr-streaming``: a recording in, its words out, in the format of Kyutai's server.
+"""``POST /api/asr-streaming``: transcribes a recording, and answers in the format of Kyutai's server.
 
 The answer is a JSON array of ``Word`` and ``EndWord`` messages, sent when the whole recording is transcribed.
 A row is requested only after the complete recording is in a file and its header was read.

@@ -1,4 +1,4 @@
-"""Connections that fail because of their peer, or for lack of file descriptors: counted, and rarely logged.
+"""Counts connections that fail because of their peer or for lack of file descriptors, and rarely logs them.
 
 aiohttp and asyncio log each failure as an error, some with a traceback. A peer can cause failures at will, so
 they are counted in ``antiphon_failed_connections_total``, and the log gets a line of each kind only

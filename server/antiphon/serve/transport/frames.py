@@ -192,7 +192,7 @@ class FrameReader:
 
 
 def unmasked(payload: bytes, mask: bytes) -> bytes:
-    """A payload, unmasked with four bytes."""
+    """The payload, unmasked with the four bytes of ``mask``."""
     size = len(payload)
     if size <= SHORT_BYTES:
         repeated = (mask * (size // 4 + 1))[:size]

@@ -20,7 +20,7 @@ LOOK_S: Final = 0.5
 
 
 class HttpBody:
-    """One complete request, and its answer; used on the event loop only.
+    """The transport of one POST request: its complete body, and the response; used on the event loop only.
 
     The response begins with the first message; an earlier error is sent as a status. A later error cuts the
     connection, so that the client does not take the response for complete, unless the body reports errors at

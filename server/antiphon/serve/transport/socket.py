@@ -472,7 +472,7 @@ class Socket:
 
     @property
     def unsent_bytes(self) -> int:
-        """The number of unsent bytes."""
+        """The number of bytes that wait to be sent; 0 once the connection is closing."""
         # asyncio's TLS transport fails when its buffer is read after its end.
         return 0 if self._transport.is_closing() else self._transport.get_write_buffer_size()
 

@@ -25,7 +25,7 @@ Taker: TypeAlias = Callable[[Message], Message | None]
 
 
 class Transport(Protocol):
-    """Messages in both directions, with a limit for every wait; used on the event loop only.
+    """Carries messages in both directions, with a limit for every wait; used on the event loop only.
 
     ``seen_s`` is the time at which the peer last sent anything, ``close_code`` the code that closed the
     connection.

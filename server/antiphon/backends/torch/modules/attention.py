@@ -301,8 +301,8 @@ class CrossAttention(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """Self-attention, cross-attention where configured, feed-forward; each with a norm before it and added to
-    its input.
+    """A transformer layer: self-attention, cross-attention where configured, and a feed-forward block, each
+    with a norm before it and added to its input.
     """
 
     def __init__(self, name: str, config: TransformerConfig, compute: Compute) -> None:

@@ -129,7 +129,7 @@ class LayerNorm(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """Multiply each channel by a learnt number (Touvron et al. 2021)."""
+    """Multiplies each channel by a learnt number (Touvron et al. 2021)."""
 
     def __init__(self, dim: int, dtype: torch.dtype) -> None:
         """Make the layer without weights, which are loaded later."""
@@ -227,8 +227,8 @@ class TokenEmbedding(nn.Module):
 
 
 class StreamEmbeddings(nn.Module):
-    """The tables of all audio streams in one tensor, ``weight [streams * entries, dim]``; the entries of a
-    frame are added up.
+    """The embedding tables of all audio streams in one tensor, ``weight [streams * entries, dim]``; the
+    entries of a frame are added up.
     """
 
     def __init__(self, streams: int, entries: int, dim: int, dtype: torch.dtype) -> None:

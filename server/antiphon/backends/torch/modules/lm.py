@@ -1,4 +1,5 @@
-"""The language model: tokens of every stream in, text logits and a hidden vector out; then the depformer.
+"""The language model: tokens of every stream become text logits and a hidden vector, from which the depformer
+generates audio tokens.
 
 Défossez et al. 2024, "Moshi: a speech-text foundation model for real-time dialogue", section 3.4. The
 depformer (depth transformer) runs over the codebooks of a single frame. Its keys and values exist only within

@@ -298,7 +298,9 @@ class ResidualQuantizer(nn.Module):
 
 
 class SplitQuantizer(nn.Module):
-    """``rvq_first`` (semantic) and ``rvq_rest`` (acoustic) on the same latent; decoded, they add up."""
+    """Two quantizers of the same latent, ``rvq_first`` (semantic) and ``rvq_rest`` (acoustic): the sum of
+    their decoded latents is the result.
+    """
 
     def __init__(self, codebooks: int, semantic: int, cardinality: int, width: int, dimension: int) -> None:
         """Make the layer without weights, which are loaded later."""
