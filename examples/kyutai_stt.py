@@ -30,6 +30,13 @@ async def transcribe(samples, url):
                 return
 
 
-with wave.open(sys.argv[1]) as file:
-    recording = array.array("h", file.readframes(file.getnframes()))
-asyncio.run(transcribe(recording, sys.argv[2]))
+try:
+    path, url = sys.argv[1:]
+    with wave.open(path) as file:
+        form, recording = file.getparams()[:3], file.readframes(file.getnframes())
+    if form != (1, 2, 24_000):
+        raise ValueError(f"{path} is not 24 kHz, mono, 16 bits")
+except (OSError, EOFError, ValueError, wave.Error) as error:
+    print(f"usage: python kyutai_stt.py RECORDING.wav ws://127.0.0.1:8998\n{error}", file=sys.stderr)
+    sys.exit(2)
+asyncio.run(transcribe(array.array("h", recording), url))

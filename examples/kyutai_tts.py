@@ -31,6 +31,9 @@ async def read_aloud(text, url):
     return samples
 
 
+if len(sys.argv) != 3:
+    print("usage: python kyutai_tts.py TEXT ws://127.0.0.1:8998", file=sys.stderr)
+    sys.exit(2)
 speech = asyncio.run(read_aloud(sys.argv[1], sys.argv[2]))
 with wave.open("speech.wav", "wb") as file:
     file.setparams((1, 2, 24_000, 0, "NONE", ""))

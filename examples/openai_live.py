@@ -46,9 +46,16 @@ async def ask(question, url):
     return text.strip(), audio
 
 
-with wave.open(sys.argv[1]) as file:
-    recording = file.readframes(file.getnframes())
-answer, reply = asyncio.run(ask(recording, sys.argv[2]))
+try:
+    path, url = sys.argv[1:]
+    with wave.open(path) as file:
+        form, recording = file.getparams()[:3], file.readframes(file.getnframes())
+    if form != (1, 2, 24_000):
+        raise ValueError(f"{path} is not 24 kHz, mono, 16 bits")
+except (OSError, EOFError, ValueError, wave.Error) as error:
+    print(f"usage: python openai_live.py QUESTION.wav http://127.0.0.1:8998/v1\n{error}", file=sys.stderr)
+    sys.exit(2)
+answer, reply = asyncio.run(ask(recording, url))
 print(answer)
 with wave.open("reply.wav", "wb") as file:
     file.setparams((1, 2, 24_000, 0, "NONE", ""))

@@ -4,12 +4,16 @@
 // npm install openai ws
 // node openai_realtime.mjs question.wav https://localhost:8998/v1      a WAV file of 24 kHz, mono, 16 bits
 
-import { readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import OpenAI from "openai";
 import { OpenAIRealtimeWS } from "openai/realtime/ws";
 
 const FRAME_BYTES = 3840; // 80 ms
 const [recording, baseURL] = process.argv.slice(2);
+if (!baseURL || !existsSync(recording)) {
+  console.error("usage: node openai_realtime.mjs QUESTION.wav https://localhost:8998/v1");
+  process.exit(2);
+}
 let question = readFileSync(recording).subarray(44); // behind the header of a plain WAV file
 
 const client = new OpenAI({ baseURL, apiKey: "any key" });

@@ -67,5 +67,13 @@ async def ask(recording, url):
 
 logger.remove()
 logger.add(sys.stderr, level="WARNING")
-with wave.open(sys.argv[1]) as file:
-    print(asyncio.run(ask(file.readframes(file.getnframes()), sys.argv[2])))
+try:
+    path, url = sys.argv[1:]
+    with wave.open(path) as file:
+        form, question = file.getparams()[:3], file.readframes(file.getnframes())
+    if form != (1, 2, 24_000):
+        raise ValueError(f"{path} is not 24 kHz, mono, 16 bits")
+except (OSError, EOFError, ValueError, wave.Error) as error:
+    print(f"usage: python pipecat_agent.py QUESTION.wav ws://127.0.0.1:8998/v1\n{error}", file=sys.stderr)
+    sys.exit(2)
+print(asyncio.run(ask(question, url)))

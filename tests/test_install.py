@@ -1,4 +1,4 @@
-"""The command in an error message installs the missing package."""
+"""Commands in messages can be typed as they are: they install the missing package, or run antiphon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import MissingExtraError
-from antiphon.install import install_command, requirements_of
+from antiphon.install import antiphon_command, install_command, requirements_of
 from tests.repo.tracked import ROOT
 
 DECLARED = [
@@ -30,12 +30,36 @@ def test_a_checkout_installs_the_extra_with_its_pins() -> None:
     )
 
 
+def test_antiphon_is_named_as_it_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By its path below or outside the working directory, or by its name where PATH finds this script."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "a b" / "bin" / "python"))
+    assert antiphon_command("models") == "antiphon models"  # no script is installed
+    script = tmp_path / "a b" / "bin" / "antiphon"
+    _program(script)
+    assert antiphon_command("models") == f"'{script}' models"
+    monkeypatch.chdir(tmp_path / "a b")
+    assert antiphon_command("models") == "bin/antiphon models"
+    monkeypatch.chdir(tmp_path)
+    assert antiphon_command("models") == "'a b/bin/antiphon' models"
+    _program(tmp_path / "other" / "antiphon")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'other'}")
+    assert antiphon_command("models") == "'a b/bin/antiphon' models"
+    monkeypatch.setenv("PATH", f"{tmp_path / 'a b' / 'bin'}")
+    assert antiphon_command("models") == "antiphon models"
+
+
+def _program(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+
+
 def _without_pip(monkeypatch: pytest.MonkeyPatch, folder: Path, *programs: str) -> None:
     """A Python without pip, and these programs alone on the path."""
     monkeypatch.setattr("antiphon.install.find_spec", {"pip": None}.__getitem__)
     for name in programs:
-        (folder / name).write_text("#!/bin/sh\n")
-        (folder / name).chmod(0o755)
+        _program(folder / name)
     monkeypatch.setenv("PATH", str(folder))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode, urlsplit
 
 from antiphon.errors import ConfigError
+from antiphon.install import antiphon_command
 from antiphon.protocol.kyutai import PATH as STT_PATH
 from antiphon.protocol.kyutai_tts import PATH as TTS_PATH
 
@@ -80,7 +81,7 @@ class ServerAddress:
 
     @property
     def serve_command(self) -> str:
-        """The command that would start a server at this address."""
-        host = "" if self.host in ("127.0.0.1", "localhost") else f" --host {self.host}"
+        """The command that would start a server at this address, on this machine or another."""
         port = "" if self.port == DEFAULT_PORT else f" --port {self.port}"
-        return f"antiphon serve{host}{port}"
+        is_here = self.host in ("127.0.0.1", "localhost")
+        return antiphon_command(f"serve{port}") if is_here else f"antiphon serve --host {self.host}{port}"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from antiphon.errors import AudioError, MissingExtraError
+from antiphon.install import antiphon_command
 from antiphon_client.encoding import PACKET_SAMPLES, SAMPLE_RATE
 from antiphon_client.jitter import JitterBuffer
 from antiphon_client.record import Samples
@@ -77,9 +78,8 @@ class Speaker:
     def callback(self, out: Any, frames: int, _time: Any, _status: Any) -> None:
         """Fill PortAudio's output buffer, float32 ``[frames, 1]``."""
         with self._lock:
-            pcm = self.buffer.pull(frames)
-        out[:, 0] = pcm
-        self.db = level_db(pcm)
+            out[:, 0] = self.buffer.pull(frames)
+        self.db = level_db(out[:, 0])
 
 
 @contextlib.contextmanager
@@ -110,5 +110,5 @@ def open_devices(
     except sounddevice.PortAudioError as error:
         raise AudioError(
             f"cannot open microphone and speaker at {SAMPLE_RATE} Hz: {error}; "
-            "see the names of all devices with: antiphon talk --list-devices"
+            f"see the names of all devices with: {antiphon_command('talk --list-devices')}"
         ) from error

@@ -13,7 +13,7 @@ from antiphon.errors import SessionError
 from antiphon_client.address import ServerAddress
 from antiphon_client.api_key import NO_KEY, ApiKey
 
-ASK_TIMEOUT_S = 5.0
+ASK_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,10 @@ async def ask_facts(
         SessionError: the address does not respond (the message has the command that starts a server), the
             server requires another API key, or it does not have the model.
     """
-    timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
     params = {} if model is None else {"model": model}
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout, headers=api_key.headers) as http,
+            aiohttp.ClientSession(timeout=ASK_TIMEOUT, headers=api_key.headers) as http,
             http.get(f"{address.http}/api/build_info", ssl=verifies_tls, params=params) as response,
         ):
             if response.status == 401:
@@ -134,11 +133,10 @@ async def ask_models(
     """The kinds of a server's models by name, or only the kind of ``model``; empty if the server does not
     report them.
     """
-    timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
     params = {} if model is None else {"model": model}
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout, headers=api_key.headers) as http,
+            aiohttp.ClientSession(timeout=ASK_TIMEOUT, headers=api_key.headers) as http,
             http.get(f"{address.http}/api/models", ssl=verifies_tls, params=params) as response,
         ):
             answer = _object(await response.json()) if response.status == 200 else {}

@@ -1,8 +1,8 @@
 """The ``antiphon`` command: one table of subcommands, each imported only when it is used.
 
 Exit codes: 0 done, 1 a negative result of the command (a limit was missed), 2 a usage or configuration error,
-130 interrupted, 141 the reader of the output closed the pipe; ``serve`` adds 70 when the server cannot
-continue.
+130 interrupted (0 below ``make serve``), 141 the reader of the output closed the pipe; ``serve`` adds 70 when
+the server cannot continue.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from antiphon import __version__
 from antiphon.errors import AntiphonError, ConfigError, nearest
+from antiphon.install import interrupted_code, make_goal
 from antiphon.log import ERASE
 
 EXIT_USAGE = 2
@@ -130,6 +131,8 @@ def run(argv: Sequence[str], commands: Mapping[str, Command] = COMMANDS) -> int:
         if wants_traceback(argv):
             traceback.print_exc()
         print(f"antiphon: {error}", file=sys.stderr)  # noqa: T201
+        if (goal := make_goal()) and "--" in str(error):
+            print(f'make passes options in ARGS: make {goal} ARGS="--port 9000"', file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     except KeyboardInterrupt:
         if sys.stderr.isatty():
@@ -149,7 +152,7 @@ def main() -> NoReturn:
         # The reader ("| head") has closed the pipe. The flush at exit must not write to it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = EXIT_PIPE
-    end_process(code)
+    end_process(interrupted_code() if code == EXIT_INTERRUPTED else code)
 
 
 def end_process(code: int) -> NoReturn:

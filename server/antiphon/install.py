@@ -1,11 +1,13 @@
-"""The command that installs an extra, for a checkout and for a wheel."""
+"""Commands that a user can type here: the installation of an extra, and ``antiphon`` itself."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -16,6 +18,32 @@ UNPINNED = frozenset({"reference"})
 _WITH_EXTRA = re.compile(
     r"""(?P<what>[^;]+?)\s*;\s*(?:\((?P<marker>.+)\) and )?extra == ['"](?P<extra>[^'"]+)['"]"""
 )
+
+
+def antiphon_command(arguments: str) -> str:
+    """The command line that runs ``antiphon ARGUMENTS`` in the working directory.
+
+    It has the path of the script next to the running Python, unless the PATH finds this script, or there is
+    none.
+    """
+    script, found = Path(sys.executable).with_name("antiphon"), which("antiphon")
+    if not script.exists() or (found and script.samefile(found)):
+        return f"antiphon {arguments}"
+    with suppress(OSError, ValueError):  # no working directory, or the script is not below it
+        script = script.relative_to(Path.cwd())
+    return f"{shlex.quote(str(script))} {arguments}"
+
+
+def make_goal() -> str:
+    """The goal of the Makefile that runs this command; "" without make."""
+    return os.environ.get("ANTIPHON_MAKE_GOAL", "")
+
+
+def interrupted_code() -> int:
+    """Exit code after Ctrl-C: 130, or 0 below make, which calls each other code an error and then ends by the
+    signal itself.
+    """
+    return 0 if make_goal() else 130
 
 
 def install_command(extra: str, *, root: Path = Path(__file__).parents[2]) -> str:

@@ -3,13 +3,13 @@ traceback."""
 
 import sys
 
-INTERRUPTED = 130
-
 
 def main() -> None:
     """Run the command that the command line names."""
     try:
         from antiphon import cli
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        from antiphon.install import interrupted_code
+
+        sys.exit(interrupted_code())
     cli.main()

@@ -22,7 +22,7 @@ from antiphon.backends.registry import (
     resolve_auto,
 )
 from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError
-from antiphon.install import install_command
+from antiphon.install import antiphon_command, install_command
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.manifest import BackendFormat, CodecEntry, GraphFormat, Manifest
@@ -238,13 +238,16 @@ def make_noted(checkpoint: Checkpoint, *, slots: int, device: str | None, dtype:
     return HostBackend(checkpoint.spec, rows, slots=slots)
 
 
+GRAPHS = antiphon_command("quantize --target onnx --recipe float32 --model null ./null-codec-onnx")
+
+
 def test_auto_says_how_to_get_what_it_lacks(checkpoint: Checkpoint) -> None:
     with pytest.raises(UnsupportedError) as caught:
         resolve_auto(checkpoint, find=lambda module: None)
     assert str(caught.value) == (
         "nothing installed runs null codec: it has no ONNX graphs, and the torch backend lacks the Python "
-        f"module 'torch'. To make the graphs: {install_command('quantize')} and antiphon quantize --target "
-        "onnx --recipe float32 --model null ./null-codec-onnx. To run it as it is: "
+        f"module 'torch'. To make the graphs: {install_command('quantize')} and {GRAPHS}. "
+        "To run it as it is: "
         f"{install_command('torch')}"
     )
     with pytest.raises(MissingExtraError, match=r"the onnx backend needs the Python module 'onnxruntime'"):
@@ -255,8 +258,8 @@ def test_the_onnx_backend_says_how_graphs_are_made(checkpoint: Checkpoint) -> No
     with pytest.raises(UnsupportedError) as caught:
         make_backend("onnx", checkpoint, slots=1)
     assert str(caught.value) == (
-        "null codec has no ONNX graphs; make them with: antiphon quantize --target onnx --recipe float32 "
-        f"--model null ./null-codec-onnx (which needs: {install_command('quantize')})"
+        "null codec has no ONNX graphs; make them with: "
+        f"{GRAPHS} (which needs: {install_command('quantize')})"
     )
 
 

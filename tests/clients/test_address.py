@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.errors import ConfigError
+from antiphon.install import antiphon_command
 from antiphon_client.address import ServerAddress
 
 
@@ -53,8 +54,8 @@ def test_what_cannot_be_used_is_named(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "command"),
     [
-        ("127.0.0.1:8998", "antiphon serve"),
-        ("127.0.0.1:9000", "antiphon serve --port 9000"),
+        ("127.0.0.1:8998", antiphon_command("serve")),
+        ("127.0.0.1:9000", antiphon_command("serve --port 9000")),
         ("10.0.0.2:8998", "antiphon serve --host 10.0.0.2"),
     ],
 )

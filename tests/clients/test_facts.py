@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import SessionError
+from antiphon.install import antiphon_command
 from antiphon_client.address import ServerAddress
 from antiphon_client.facts import ServerFacts, ask_facts, read_facts
 
@@ -96,5 +97,5 @@ async def test_nobody_there_is_an_error_with_the_command_that_serves(unused_tcp_
         await ask_facts(ServerAddress.parse(f"127.0.0.1:{unused_tcp_port}"))
     assert str(caught.value) == (
         f"cannot connect to http://127.0.0.1:{unused_tcp_port}: Connection refused; "
-        f"start a server there with: antiphon serve --port {unused_tcp_port}"
+        f"start a server there with: {antiphon_command(f'serve --port {unused_tcp_port}')}"
     )

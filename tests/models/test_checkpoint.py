@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import CheckpointDigestError, CheckpointFormatError, CheckpointNotFoundError
+from antiphon.install import antiphon_command
 from antiphon.models.catalog import builtin_folder, load_checkpoint, weights_folder
 from antiphon.models.checkpoint import describe, read_checkpoint
 from antiphon.models.manifest import MANIFEST_NAME, FileEntry, file_entry, write_manifest
@@ -220,7 +221,7 @@ def test_unknown_model_lists_what_there_is(ref: str, hint: str) -> None:
         load_checkpoint(ref)
     assert str(refused.value) == (
         f"no model '{ref}'{hint}: it is no folder, and the built-in ones are {', '.join(BUILTIN)}; "
-        "antiphon models lists others"
+        f"{antiphon_command('models')} lists others"
     )
 
 
@@ -265,7 +266,7 @@ def test_changed_byte_is_found_by_verifying(described: Path) -> None:
         checkpoint.verify()
     assert str(refused.value) == (
         f"{mimi} has SHA-256 {found}, the manifest says {promised}; copy it again from its source, "
-        "or, if you changed it: antiphon serve --skip-digests"
+        f"or, if you changed it: {antiphon_command('serve --skip-digests')}"
     )
     assert (refused.value.found, refused.value.promised) == (found, promised)
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shlex
 import shutil
+import signal
+import socket
 import subprocess
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
-from tests.repo.make import run_make
+from tests.repo.make import fresh, run_make
 from tests.repo.tracked import ROOT
+from tests.support.launch import ANTIPHON, free_port
 
 PINS = ("Makefile", "pyproject.toml", "constraints.txt")
 PROGRAMS = ROOT / "tests" / "support" / "system_programs.sh"
@@ -121,6 +126,41 @@ def _installs(checkout: Path, *words: str) -> list[str]:
 )
 def test_serve_installs_what_the_machine_runs(checkout: Path, words: tuple[str, ...], installed: str) -> None:
     assert _installs(checkout, *words) == [installed]
+
+
+@pytest.fixture
+def null_server(checkout: Path) -> list[str]:
+    """The command of a server on a free port that make starts, with the antiphon of this test."""
+    _pretend_to_set_up(checkout, "serve")
+    _stub(checkout / ".venv" / "bin" / "antiphon", f'exec {shlex.join(ANTIPHON)} "$@"')
+    return ["make", "serve", f"ARGS=--backend null --front-ends 0 --port {free_port()}"]
+
+
+def test_ctrl_c_ends_make_serve_without_an_error(checkout: Path, null_server: list[str]) -> None:
+    """A terminal sends the signal to each process of the group; make ends by it: 130 in a shell."""
+    with subprocess.Popen(
+        null_server, cwd=checkout, env=fresh(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    ) as make:  # fmt: skip
+        assert make.stdout is not None
+        before = list(takewhile(lambda line: "Ctrl-C stops" not in line, make.stdout))
+        os.killpg(make.pid, signal.SIGINT)
+        after = make.stdout.read()
+    assert make.returncode == -signal.SIGINT, "".join(before)
+    assert "event=drained" in after
+    assert "make" not in after
+
+
+def test_make_serve_on_a_taken_port_says_where_options_go(checkout: Path, null_server: list[str]) -> None:
+    port = int(null_server[-1].split()[-1])
+    with socket.create_server(("127.0.0.1", port)):
+        run = _make(checkout, *null_server[1:])
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[:2] == [
+        f"antiphon: cannot listen on 127.0.0.1 port {port}: Address already in use; "
+        "choose another with --port",
+        'make passes options in ARGS: make serve ARGS="--port 9000"',
+    ]
 
 
 def test_another_extra_is_installed_where_the_base_is(checkout: Path) -> None:

@@ -94,13 +94,13 @@ async def run_client(name: str, script: str, *arguments: str, timeout_s: float =
 
 
 async def run_node(
-    script: Path, *arguments: str, folder: Path | None = None, trusted: Path | None = None
+    script: Path, *arguments: str, folder: Path | None = None, trusted: Path | None = None, code: int = 0
 ) -> str:
-    """What a script for Node prints, which may trust one more certificate."""
+    """What a script for Node prints that ends with ``code``. It may trust one more certificate."""
     packages = await asyncio.to_thread(node_folder)
     with tempfile.TemporaryDirectory(dir=packages) as here:  # Node looks for packages above the script
         copy = await asyncio.to_thread(shutil.copy, script, here)
-        return await printed("node", str(copy), *arguments, folder=folder, trusted=trusted)
+        return await printed("node", str(copy), *arguments, folder=folder, trusted=trusted, code=code)
 
 
 async def run_node_client(script: str, *arguments: str, trusted: Path | None = None) -> dict[str, Any]:
@@ -114,9 +114,15 @@ def _last(text: str) -> dict[str, Any]:
 
 
 async def printed(
-    *command: str, folder: Path | None = None, trusted: Path | None = None, timeout_s: float = 400.0
+    *command: str,
+    folder: Path | None = None,
+    trusted: Path | None = None,
+    timeout_s: float = 400.0,
+    code: int = 0,
 ) -> str:
-    """What a program prints that ends with 0, without variables of Python's or of OpenAI's."""
+    """What a program prints that ends with ``code``, without variables of Python's or of OpenAI's: for
+    another code than 0, its errors.
+    """
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "OPENAI"))}
     if trusted is not None:
         variables["NODE_EXTRA_CA_CERTS"] = str(trusted)
@@ -130,5 +136,5 @@ async def printed(
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert process.returncode == 0, err.decode()
-    return out.decode()
+    assert process.returncode == code, err.decode()
+    return (err if code else out).decode()

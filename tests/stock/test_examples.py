@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+import runpy
 import sys
 import wave
 from collections.abc import AsyncIterator
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import MagicMock, patch
 
 import pytest
 import pytest_asyncio
@@ -91,6 +97,66 @@ async def test_kyutais_protocols(server: Server, tmp_path: Path) -> None:
     assert [line.split()[1] for line in said.splitlines()] == ["my", "name", "is", "robin"]
     with wave.open(str(tmp_path / "speech.wav")) as speech:
         assert speech.getnframes() > 24_000
+
+
+class ClientPackages(MetaPathFinder, Loader):
+    """Packages of clients that are not installed here, without their content."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        is_client = fullname.split(".")[0] in ("livekit", "loguru", "openai", "pipecat")
+        return ModuleSpec(fullname, self, is_package=True) if is_client else None
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        return MagicMock()
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave it as it is."""
+
+
+PROGRAMS = sorted(EXAMPLES.glob("*.py"))
+OF_QUESTIONS = [path for path in PROGRAMS if path.stem in (*TALK, "kyutai_stt")]
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "reason"),
+    [
+        *((path, [], "") for path in PROGRAMS),
+        *((path, ["none.wav", "url"], "") for path in PROGRAMS if path.stem != "kyutai_tts"),
+        *((path, ["question.wav"], "(expected 2, got 1)") for path in OF_QUESTIONS),
+        *((path, ["empty.wav", "url"], "") for path in OF_QUESTIONS),
+        *((path, ["text.wav", "url"], "file does not start with RIFF id") for path in OF_QUESTIONS),
+        *((path, ["8k.wav", "url"], "8k.wav is not 24 kHz, mono, 16 bits") for path in OF_QUESTIONS),
+    ],
+    ids=lambda it: getattr(it, "stem", None),
+)
+def test_wrong_arguments_get_the_usage(
+    program: Path,
+    words: list[str],
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.wav").touch()
+    Path("text.wav").write_text("this is a text, no recording")
+    with wave.open("8k.wav", "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", ""))
+    monkeypatch.setattr(sys, "argv", [program.name, *words])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, ClientPackages()])
+    with patch.dict(sys.modules), pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(program), run_name="__main__")
+    usage, *reasons = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2
+    assert usage.startswith(f"usage: python {program.name} ")
+    assert reason in "".join(reasons)
+
+
+@pytest.mark.parametrize("name", ["openai_rest.mjs", "openai_realtime.mjs"])
+@pytest.mark.parametrize("words", [[], ["none.wav", "url"]], ids=len)
+async def test_wrong_arguments_get_the_usage_in_node(name: str, words: list[str]) -> None:
+    usage = await run_node(EXAMPLES / name, *words, code=2)
+    assert usage.startswith(f"usage: node {name} ")
 
 
 def test_every_example_is_run_and_listed() -> None:

@@ -148,6 +148,8 @@ class FrontEnd(Stub):
             case messages.Drain():
                 self.is_draining = True
                 self.report()
+                loop = asyncio.get_running_loop()
+                loop.call_later(message.limit_s, self.peer.send, messages.Drained())
             case messages.Cut():
                 self.peer.send(messages.Drained())
         return None

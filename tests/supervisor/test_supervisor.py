@@ -326,7 +326,7 @@ async def test_a_stall_of_all_engines_ends_none(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_without_its_engine_the_server_ends() -> None:
-    async with supervised() as running:
+    async with supervised(drain_s=0.1) as running:
         await running.call()
         engine = next(pid for pid in children() if b"engine" in cmdline(pid))
         os.kill(engine, signal.SIGKILL)

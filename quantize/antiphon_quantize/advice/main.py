@@ -12,6 +12,7 @@ from pathlib import Path
 from antiphon.backends.machine import host_bytes, list_gpus
 from antiphon.cores import usable_cores
 from antiphon.errors import ConfigError
+from antiphon.install import antiphon_command
 from antiphon.models.spec import PipelineKind
 from antiphon.option import Parser
 from antiphon_quantize.advice.families import TRANSLATION, AudioFamily, ModelFamilies, load_families
@@ -219,5 +220,5 @@ def _overview(families: ModelFamilies, today: date) -> str:
 
 def _nothing(request: FitRequest, reason: str) -> int:
     asked = f"{sessions_of(request.sessions)} in {request.memory_bytes:,} bytes"
-    print(f"nothing fits: {asked}; {reason}; see 'antiphon models'", file=sys.stderr)  # noqa: T201
+    print(f"nothing fits: {asked}; {reason}; see '{antiphon_command('models')}'", file=sys.stderr)  # noqa: T201
     return 1

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import most_rows, slots_on
+from antiphon.install import antiphon_command
 from antiphon.models.costs import CARDS, COMPUTED
 from antiphon.models.manifest import Manifest
 from antiphon_quantize.advice.families import (
@@ -69,21 +70,23 @@ def builtin_table(manifests: Sequence[Manifest]) -> str:
         for manifest in manifests
     ]
     notes = [
-        [f"{manifest.description} {manifest.license}.", f"antiphon serve --model {manifest.name}"]
+        [f"{manifest.description} {manifest.license}.", antiphon_command(f"serve --model {manifest.name}")]
         for manifest in manifests
     ]
     return with_notes(head, rows, notes)
 
 
 def with_notes(head: Row, rows: Sequence[Row], notes: Iterable[Sequence[str]]) -> str:
-    """A table with notes below each row; the notes are wrapped at 80 columns."""
+    """A table with notes below each row, wrapped at 80 columns unless they are commands."""
+    command = antiphon_command("")
     title, *lines = table([head, *rows]).splitlines()
     found = [title]
     for line, below in zip(lines, notes, strict=True):
         found.append(line)
         for note in below:
+            width = len(INDENT + note) if note.startswith(command) else 80
             found += textwrap.wrap(
-                note, 80, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False
+                note, width, initial_indent=INDENT, subsequent_indent=INDENT, break_on_hyphens=False
             )
     return "\n".join(found)
 
@@ -129,7 +132,7 @@ def families_table(families: ModelFamilies, memory: Memory, cached: Container[st
         [
             licence_of(family) + (", cached" if family.repository in cached else ""),
             *([GATED] if family.is_gated else []),
-            f"antiphon serve --model {family.model()}",
+            antiphon_command(f"serve --model {family.model()}"),
         ]
         for family in families.speech
     ]
@@ -148,7 +151,7 @@ def families_table(families: ModelFamilies, memory: Memory, cached: Container[st
     for family in families.pocket:
         first, *others = (name for names in family.configs.values() for name in names)
         also = [f"or {' '.join(others)}"] if others else []
-        pocket_notes.append([licence_of(family), f"antiphon serve --model pocket://{first}", *also])
+        pocket_notes.append([licence_of(family), antiphon_command(f"serve --model pocket://{first}"), *also])
     text_head = ("text model, for an agent", "licence", "parameters", "bf16 / int4")
     text = [
         (
@@ -163,7 +166,7 @@ def families_table(families: ModelFamilies, memory: Memory, cached: Container[st
     room = f"{memory.where} of {gigabytes(memory.bytes)}"
     where = (
         f"here: computed, with {memory.cores} core{'s' * (memory.cores > 1)} and {room}; INT4 is made by:\n"
-        f"{INDENT}antiphon quantize --target onnx --recipe int4 --model MODEL OUT"
+        f"{INDENT}{antiphon_command('quantize --target onnx --recipe int4 --model MODEL OUT')}"
         if memory.cores
         else f"here: the precision and the most sessions in {room}; time may allow fewer"
     )
@@ -198,7 +201,7 @@ def speech_advice(fit: Fit[AudioFamily], request: FitRequest, others: Iterable[F
         f"in {gigabytes(request.memory_bytes)}",
         f"{INDENT}{' '.join(family.languages_of_model(request.language))}; {family.licence}",
         *([f"{INDENT}{GATED}"] if family.is_gated else []),
-        f"{INDENT}antiphon serve --model {family.model(request.language)}"
+        f"{INDENT}{antiphon_command(f'serve --model {family.model(request.language)}')}"
         + (f" \\\n{INDENT}  {INT8}" if fit.precision == "int8" else ""),
         table(
             [
@@ -227,7 +230,7 @@ def graphs_of(model: str) -> tuple[str, str]:
     """Two lines of text: a reason to make INT8 graphs of a Pocket-TTS model, and the command."""
     return (
         "Pocket-TTS is about three times as fast as INT8 graphs, which are made once:",
-        f"{INDENT}antiphon quantize --target onnx --model {model} ./pocket-onnx",
+        f"{INDENT}{antiphon_command(f'quantize --target onnx --model {model} ./pocket-onnx')}",
     )
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
+import json
 import platform
+import ssl
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
 from antiphon import __version__
 from antiphon.agent.config import TextModelConfig
@@ -21,7 +25,7 @@ from antiphon.config import ModelConfig, ServerConfig
 from antiphon.cores import usable_cores
 from antiphon.engine.config import EngineConfig
 from antiphon.errors import AntiphonError, AudioError, ConfigError, MissingExtraError, TextModelError, nearest
-from antiphon.install import install_command
+from antiphon.install import antiphon_command, install_command
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.models.source import DEFAULT_MODEL
@@ -114,7 +118,8 @@ def check_cpu(name: str | None = None) -> DoctorLine:
     name = cpu_name() if name is None else name
     if not name.endswith("without VNNI"):
         return DoctorLine("cpu", DoctorState.OK, name)
-    remedy = "use a processor with VNNI, or compare recipes: antiphon bench --model ./int8 --model ./float32"
+    compare = antiphon_command("bench --model ./int8 --model ./float32")
+    remedy = f"use a processor with VNNI, or compare recipes: {compare}"
     return DoctorLine("cpu", DoctorState.NOTE, f"{name}: {WITHOUT_VNNI}", remedy)
 
 
@@ -173,7 +178,9 @@ def check_sound(find: ModuleFinder = importlib.util.find_spec) -> DoctorLine:
         return DoctorLine("sound", DoctorState.NOTE, words, "on Debian and Ubuntu: apt install libportaudio2")
     if not devices:
         return DoctorLine("sound", DoctorState.OK, "no devices: antiphon talk cannot run here, a server can")
-    return DoctorLine("sound", DoctorState.OK, f"{len(devices)} devices: antiphon talk --list-devices")
+    return DoctorLine(
+        "sound", DoctorState.OK, f"{len(devices)} devices: {antiphon_command('talk --list-devices')}"
+    )
 
 
 def check_extras(find: ModuleFinder = importlib.util.find_spec) -> Iterator[DoctorLine]:
@@ -198,14 +205,40 @@ def _is_there(module: str, find: ModuleFinder) -> bool:
 
 
 def check_port(host: str, port: int) -> DoctorLine:
-    """Whether a server could listen on the address now."""
+    """Whether a server could listen on the address now, or an Antiphon does so already."""
     try:
         with bound(host, port):
             pass
     except ConfigError as error:
+        if found := running_antiphon(host, port):
+            remedy = "to serve again, choose another port with --port, or stop that server"
+            return DoctorLine("port", DoctorState.NOTE, found, remedy)
         words, _, remedy = str(error).rpartition("; ")
         return DoctorLine("port", DoctorState.MISSING, words, remedy)
     return DoctorLine("port", DoctorState.OK, f"{host} port {port} is free")
+
+
+ASK_S = 1.0
+"""Seconds for a server on a taken port to answer."""
+MAX_ANSWER_BYTES = 1_000_000
+
+
+def running_antiphon(host: str, port: int) -> str:
+    """The version and the URL of the Antiphon that answers at an address, as text; "" without one."""
+    name = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    any_certificate = ssl.create_default_context()  # only the version is read
+    any_certificate.check_hostname, any_certificate.verify_mode = False, ssl.CERT_NONE
+    for scheme, connection in (
+        ("http", HTTPConnection(name, port, timeout=ASK_S)),
+        ("https", HTTPSConnection(name, port, timeout=ASK_S, context=any_certificate)),
+    ):
+        with closing(connection), suppress(OSError, HTTPException, ValueError):
+            connection.request("GET", "/api/build_info")
+            answer = json.loads(connection.getresponse().read(MAX_ANSWER_BYTES))
+            if isinstance(answer, dict) and answer.get("name") == "antiphon":
+                shown = f"[{name}]" if ":" in name else name
+                return f"antiphon {answer.get('version')} answers at {scheme}://{shown}:{port}"
+    return ""
 
 
 async def check_text_model(endpoint: Endpoint) -> DoctorLine:
@@ -243,7 +276,9 @@ def check_default(model: str, *, is_timed: bool) -> DoctorLine:
         words, _, remedy = str(error).rpartition("; install it with: ")
         return DoctorLine("model", DoctorState.MISSING, words, remedy)
     except AntiphonError as error:
-        return DoctorLine("model", DoctorState.MISSING, str(error), "antiphon models lists others")
+        return DoctorLine(
+            "model", DoctorState.MISSING, str(error), f"{antiphon_command('models')} lists others"
+        )
     return judge(f"{describe(checkpoint)} on {backend}", found)
 
 
@@ -261,7 +296,8 @@ def judge(what: str, found: Found) -> DoctorLine:
     )
     if found.is_in_time:
         return DoctorLine("model", DoctorState.OK, words)
-    remedy = f"--slots {max(1, found.slots // 2)}, or a quieter machine: antiphon bench slots measures longer"
+    measure = antiphon_command("bench slots")
+    remedy = f"--slots {max(1, found.slots // 2)}, or a quieter machine: {measure} measures longer"
     return DoctorLine("model", DoctorState.NOTE, f"{words}: answers would be late", remedy)
 
 
@@ -291,7 +327,8 @@ def main(argv: Sequence[str]) -> int:
     if missing:
         print(f"\nnot ready: {', '.join(missing)}")  # noqa: T201
         return 1
-    print(f"\nready: {serve_command(asked)}")  # noqa: T201
+    running = [it.words for it in findings if it.name == "port" and it.state is DoctorState.NOTE]
+    print(f"\nready: {running[0] if running else serve_command(asked)}")  # noqa: T201
     return 0
 
 
@@ -320,7 +357,7 @@ def serve_command(asked: argparse.Namespace) -> str:
         if getattr(asked, name) != known[name].default
     ]
     model = "" if asked.model == DEFAULT_MODEL else f" --model {asked.model}"
-    return f"antiphon serve{model}{''.join(words)}"
+    return antiphon_command(f"serve{model}{''.join(words)}")
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -22,6 +22,7 @@ from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import ALONE, BackendFactory, DeviceShare, make_sized
 from antiphon.engine.tick_times import calls_in_time, tick_limit_s
 from antiphon.errors import ConfigError
+from antiphon.install import antiphon_command
 from antiphon.ipc.values import percentile
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.source import DEFAULT_MODEL
@@ -144,7 +145,7 @@ def main(
     command = shlex.join(["antiphon", "bench", "slots", *argv])
     now = datetime.now(UTC).isoformat(timespec="seconds")
     write_new(out, config_text(subject, tuple(options.backend_option), found, [f"{command}, {now}", said]))
-    print(f"{said}\n{out}: antiphon serve --config {shlex.quote(str(out))}")  # noqa: T201
+    print(f"{said}\n{out}: {antiphon_command(f'serve --config {shlex.quote(str(out))}')}")  # noqa: T201
     return 0
 
 

@@ -19,7 +19,7 @@ from antiphon.backends.base import Backend
 from antiphon.backends.host import check_slots
 from antiphon.backends.machine import Machine, detect_machine
 from antiphon.errors import ConfigError, MissingExtraError, UnsupportedError, nearest
-from antiphon.install import install_command
+from antiphon.install import antiphon_command, install_command
 from antiphon.models.spec import ModelSpec, PipelineKind
 from antiphon.values import ValueRule, read_number
 
@@ -224,7 +224,7 @@ def resolve_auto(
 def graphs_command(checkpoint: Checkpoint) -> str:
     """The command that exports the ONNX graphs of a checkpoint as a new checkpoint."""
     out = "./" + re.sub(r"[^\w.-]+", "-", f"{checkpoint.spec.name}-onnx")
-    return f"antiphon quantize --target onnx --recipe float32 --model {checkpoint.ref} {out}"
+    return antiphon_command(f"quantize --target onnx --recipe float32 --model {checkpoint.ref} {out}")
 
 
 def backend_entry(name: str) -> BackendEntry:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from antiphon.errors import CheckpointNotFoundError, hint
+from antiphon.install import antiphon_command
 from antiphon.models.checkpoint import CONFIG_NAME, Checkpoint, read_checkpoint
 from antiphon.models.manifest import MANIFEST_NAME
 from antiphon.models.pocket import PREFIX, find_config, packaged_config, read_pocket
@@ -67,5 +68,5 @@ def load_checkpoint(ref: str, *, is_confined: bool = False) -> Checkpoint:
     near = f"; on the hub it would be {HUB_PREFIX}{ref}" if ref.count("/") == 1 else hint(ref, BUILTIN)
     raise CheckpointNotFoundError(
         f"no model '{ref}'{near}: it is no folder, and the built-in ones are {', '.join(BUILTIN)}; "
-        "antiphon models lists others"
+        f"{antiphon_command('models')} lists others"
     )

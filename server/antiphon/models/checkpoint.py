@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from antiphon.errors import CheckpointFormatError, CheckpointNotFoundError, hint
+from antiphon.install import antiphon_command
 from antiphon.models.manifest import (
     MANIFEST_NAME,
     BackendFormat,
@@ -77,7 +78,6 @@ def fingerprint(files: Mapping[str, Path]) -> str:
 
 
 CONFIG_NAME: Final = "config.json"
-SKIP_DIGESTS: Final = "antiphon serve --skip-digests"
 PLAIN_MIMI: Final[Mapping[str, Any]] = {
     "model_type": "mimi",
     "mimi_name": "mimi.safetensors",
@@ -185,8 +185,9 @@ class Checkpoint:
         if self.ref in BUILTIN and role in WEIGHT_ROLES:
             return "install the package antiphon-weights (in a checkout: pip install ./weights)"
         if self.ref in BUILTIN:
-            return "install the package again: pip install --force-reinstall --no-deps antiphon"
-        return f"copy it again from its source, or, if you changed it: {SKIP_DIGESTS}"
+            return "install the same wheel again, with --force-reinstall (in a checkout: git restore .)"
+        skip = antiphon_command("serve --skip-digests")
+        return f"copy it again from its source, or, if you changed it: {skip}"
 
 
 def read_checkpoint(source: FileSource, ref: str) -> Checkpoint:

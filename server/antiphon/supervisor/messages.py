@@ -136,7 +136,7 @@ class Reread(Message, frozen=True):
 
 
 class Cut(Message, frozen=True):
-    """To a front end: end the calls now."""
+    """To a front end that drains: end the calls before the limit, because of a second signal."""
 
 
 class Drained(Message, frozen=True):

@@ -419,8 +419,9 @@ class Supervisor:
             lambda: self._are_drained() or len(self._signals) > 1 or not self._running_engines,
             self._plan.drain_s,
         )
-        for child in self._front_ends.values():
-            child.peer.send(Cut())
+        if len(self._signals) > 1:
+            for child in self._front_ends.values():
+                child.peer.send(Cut())
         await self._until(self._are_drained, CUT_S)
 
     async def _save_trace(self) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
-from antiphon import cli
+from antiphon import __version__, cli
 from antiphon.agent.text_model import Endpoint
 from antiphon.backends.machine import Gpu
 from antiphon.errors import AudioError
+from antiphon.install import antiphon_command
+from antiphon.serve.hosting.ports import tls_context
 from antiphon_quantize.bench import doctor
 from antiphon_quantize.bench.doctor import (
     DoctorLine,
@@ -30,7 +34,10 @@ from antiphon_quantize.bench.doctor import (
 from antiphon_quantize.bench.player import TickTurn
 from antiphon_quantize.bench.slots import Found
 from tests.clients.fake_sounddevice import FakeSoundDevice
+from tests.serve.harness import serving
 from tests.support.text_model import TextModelServer
+
+TLS = Path(__file__).parents[2] / "serve" / "tls"
 
 
 def free_port() -> int:
@@ -46,7 +53,7 @@ def test_a_machine_that_is_ready_is_said_to_be(capsys: pytest.CaptureFixture[str
     lines = capsys.readouterr().out.splitlines()
     names = [line.split()[0] for line in lines if line and not line.startswith(" ")]
     assert names[:9] == ["python", "libopus", "cpu", "cores", "memory", "gpu", "files", "sound", "extras"]
-    assert lines[-1] == f"ready: antiphon serve --model echo --port {port}"
+    assert lines[-1] == "ready: " + antiphon_command(f"serve --model echo --port {port}")
     assert any(
         line.startswith("model      ok       echo (codec, 2.9 M parameters) runs on ") for line in lines
     )
@@ -60,6 +67,23 @@ def test_a_taken_port_is_missing_and_the_exit_code_is_1(capsys: pytest.CaptureFi
         assert cli.run(["doctor", "--no-speed", "--model", "echo", "--port", str(port)]) == 1
         assert check_port("127.0.0.1", port).remedy == "choose another with --port"
     assert capsys.readouterr().out.endswith("\n\nnot ready: port\n")
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+async def test_an_antiphon_that_has_the_port_is_named(
+    has_tls: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tls = tls_context(str(TLS / "test-cert.pem"), str(TLS / "test-key.pem")) if has_tls else None
+    async with serving(tls=tls) as server:
+        argv = ["doctor", "--no-speed", "--model", "echo", "--port", str(server.port)]
+        assert await asyncio.to_thread(cli.run, argv) == 0
+        url = f"http{'s' * has_tls}://127.0.0.1:{server.port}"
+    printed = capsys.readouterr().out
+    assert (
+        f"port       note     antiphon {__version__} answers at {url}\n{'':<19} -> "
+        "to serve again, choose another port with --port, or stop that server\n"
+    ) in printed
+    assert printed.endswith(f"\n\nready: antiphon {__version__} answers at {url}\n")
 
 
 def test_a_model_that_is_not_there_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,7 +160,7 @@ def test_no_libopus_is_missing_with_what_to_install(monkeypatch: pytest.MonkeyPa
 def test_the_sound_card_is_looked_at_where_talk_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeSoundDevice()
     monkeypatch.setitem(sys.modules, "sounddevice", fake)
-    assert check_sound(lambda _: object()).words == "2 devices: antiphon talk --list-devices"
+    assert check_sound(lambda _: object()).words == f"2 devices: {antiphon_command('talk --list-devices')}"
     fake.devices = []
     assert check_sound(lambda _: object()).words.startswith("no devices")
     assert "extra talk" in check_sound(lambda _: None).words

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import ConfigError
+from antiphon.install import antiphon_command
 from antiphon.serve.access import new_key
 from antiphon.serve.access.keys import (
     KeyEntry,
@@ -55,7 +56,8 @@ def test_a_line_that_is_none_is_told_by_its_number_and_not_quoted(line: str) -> 
     with pytest.raises(ConfigError) as refused:
         parse_keys(f"# keys\n{line}\n", "keys.txt")
     assert str(refused.value) == (
-        "keys.txt line 2 is not NAME:SHA256[:SESSIONS[:SECONDS]]; antiphon keys NAME makes such a line"
+        "keys.txt line 2 is not NAME:SHA256[:SESSIONS[:SECONDS]]; "
+        f"{antiphon_command('keys NAME')} makes such a line"
     )
 
 

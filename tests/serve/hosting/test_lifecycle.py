@@ -97,7 +97,9 @@ async def test_a_second_signal_ends_it_at_once(split: tuple[str, str]) -> None:
         server.signal(signal.SIGINT)
         await server.reaches("/readyz", 503)
         server.signal(signal.SIGINT)
-        assert (await stock.closed()).code == 1001
+        closed = await stock.closed()
+        reason = "the server is shutting down; a second signal ends the calls early"
+        assert (closed.code, closed.reason) == (1001, reason)
         assert await server.exit_code() == 130
         log = await server.log()
         assert "a second signal ends the calls at once" in log

@@ -37,6 +37,7 @@ from antiphon.backends.mlx.transformer import (
 )
 from antiphon.backends.snapshots import TensorSpec
 from antiphon.errors import UnsupportedError
+from antiphon.install import antiphon_command
 from antiphon.models.architecture import DepformerConfig, LanguageConfig
 from antiphon.models.conditioning import (
     CONDITION,
@@ -301,7 +302,7 @@ def load_lm(
     if rounded:
         raise UnsupportedError(
             f"{path} is INT8 with a scale for each row, in {len(rounded)} of its {len(published)} "
-            "tensors, and made for torch; use the original, or: antiphon quantize --target mlx"
+            f"tensors, and made for torch; use the original, or: {antiphon_command('quantize --target mlx')}"
         )
     sources = find_sources(read_header(path), config, steps)
     weights = Weights({name: cut(published[s.name], s) for name, s in sources.items()}, str(path), dtype)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from antiphon.errors import ConfigError
+from antiphon.install import antiphon_command
 from antiphon.log import Log
 
 KEY_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}", re.ASCII)
@@ -85,7 +86,7 @@ def parse_keys(text: str, source: str) -> tuple[KeyEntry, ...]:
         if match is None:
             raise ConfigError(
                 f"{source} line {number} is not NAME:SHA256[:SESSIONS[:SECONDS]]; "
-                "antiphon keys NAME makes such a line"
+                f"{antiphon_command('keys NAME')} makes such a line"
             )
         name, digest, alone, sessions, seconds = match.groups()
         sessions = alone or sessions
@@ -157,7 +158,7 @@ class KeyFile:
         self._keys = self._read()
         if not self._keys:
             raise ConfigError(
-                f"{path} holds no key, so it refuses every request; antiphon keys NAME makes one"
+                f"{path} holds no key, so it refuses every request; {antiphon_command('keys NAME')} makes one"
             )
 
     def find(self, presented: str) -> KeyEntry | None:

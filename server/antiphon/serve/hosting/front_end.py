@@ -394,7 +394,8 @@ async def drain(
             while has_calls() and not is_cut() and alive():
                 services.changed.clear()
                 await services.changed.wait()
-    error: AntiphonError = DrainingError(f"the server is shutting down; calls had {limit_s:g} s to finish")
+    had = "a second signal ends the calls early" if is_cut() else f"calls had {limit_s:g} s to finish"
+    error: AntiphonError = DrainingError(f"the server is shutting down; {had}")
     cut = len(calls)
     if not alive():
         error = SessionFailedError(services.models.first.engine.health().detail)
