@@ -49,7 +49,7 @@ _OF_NO_USE = (
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
-    """All options of ``antiphon probe``; :func:`parse_arguments` documents each."""
+    """All options of ``antiphon probe``; its ``--help`` describes each."""
 
     address: ServerAddress
     api_key: ApiKey = NO_KEY

@@ -15,7 +15,7 @@ _ROUNDING_S = 1e-6  # sums of frame lengths are not exact; less than a sample is
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Percentiles by nearest rank, so each is an observed value."""
+    """Count, mean and percentiles of values. Percentiles are by nearest rank: each is an observed value."""
 
     count: int
     mean: float
@@ -49,7 +49,7 @@ def playback_gaps_s(
     sample_rate: int,
     start_buffer_s: float = START_BUFFER_S,
 ) -> list[float]:
-    """Lengths of the silences in the playback of a client that starts at ``start_buffer_s`` buffered.
+    """Lengths of the silences in the playback of a client that starts when ``start_buffer_s`` is buffered.
 
     The pieces of audio arrive at ``arrived_s``, ascending. When the buffer is empty, the client starts again
     by the same rule. The silence before the first start and after the last piece does not count as a gap.

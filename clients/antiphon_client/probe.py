@@ -182,7 +182,7 @@ def chat_query(options: ProbeOptions) -> dict[str, str]:
 
 
 def describe_load(options: ProbeOptions, clip: EncodedClip) -> str:
-    """The load as text, for the report."""
+    """The load as text, for the benchmark card."""
     sessions = f"{options.sessions} session{'s' if options.sessions > 1 else ''}"
     message_ms = clip.message_s * 1000
     pace = "as fast as possible" if options.is_unpaced else "real time"

@@ -25,7 +25,7 @@ class SessionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The frames of one session, in order; all times in seconds of the client's clock.
+    """The frames of one session, in order; times in ``_s`` are seconds of the client's clock.
 
     ``sent_s`` is float64 ``[frames]``: the time at which the message that completed frame i was due, even if
     it was sent later. Otherwise a delayed generator would make the server look faster ("coordinated
@@ -45,7 +45,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionCut:
-    """One cut of a connection: seconds without a connection, and seconds without audio beyond one frame."""
+    """One cut of a connection: the times without a connection, and without audio beyond one frame, in ms."""
 
     outage_ms: float
     gap_ms: float

@@ -25,7 +25,7 @@ class ReplyMeter:
         self._ogg = OggOpusReader() if audio_format is AudioFormat.OGG else None
 
     def samples(self, payload: bytes) -> int:
-        """Samples at 24 kHz in the next payload.
+        """The number of samples at 24 kHz in the next payload.
 
         Raises:
             AudioError: the payload is not in the session's format.

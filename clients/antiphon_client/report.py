@@ -86,7 +86,7 @@ class GeneratorReport:
 
     @property
     def cpu_share(self) -> float:
-        """The generator's share of the whole machine, 0 to 1."""
+        """The generator's share of the machine's CPU time, 0 to 1."""
         return self.cpu_s / (self.wall_s * self.cores) if self.wall_s > 0 else 0.0
 
     def lateness(self, frame_ms: float) -> str:

@@ -1,4 +1,4 @@
-"""Terminal output of a call: the transcript as it is spoken, and two level meters below it."""
+"""Terminal output of a call: the transcript as it is spoken, its current line after two level meters."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _UPGRADE = {
 
 
 class ProbeState(StrEnum):
-    """State of a session."""
+    """State of a probe session."""
 
     WAITING = "waiting"  # waits for its time to connect
     CONNECTING = "connecting"
@@ -284,8 +284,8 @@ class ProbeSession:
 
 
 async def until_either_ends(first: Coroutine[None, None, None], second: Coroutine[None, None, None]) -> None:
-    """Run both until one ends, then cancel the other. If the ended one failed, raise its exception; ``first``
-    has priority if both have ended.
+    """Run both coroutines until one ends, then cancel the other. If the ended one failed, raise its
+    exception; ``first`` has priority if both have ended.
     """
     tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
     try:

@@ -116,7 +116,7 @@ class TtsReport:
 
 
 def run_tts_probe(options: ProbeOptions) -> int:
-    """Probe, print and write; return 0 if no limit was exceeded, 1 if a limit was exceeded."""
+    """Run the probe, print and write its results; return 1 if a limit was exceeded, else 0."""
     speeches = asyncio.run(speak_all(options))
     report = TtsReport.of(speeches)
     text = sys.stderr if options.json == "-" else sys.stdout

@@ -115,8 +115,8 @@ def ask(settings: Settings, form: str, scratch: Path) -> Values:
 
 
 def mark_part(settings: Settings, model: str, part: int) -> tuple[list[bool], Values]:
-    """Ask a part of the questions in a separate process; returns whether each is answered correctly, and the
-    model's facts.
+    """Ask a part of the questions (in a separate process); returns whether each is answered correctly, and
+    the model's facts.
 
     Raises:
         BenchError: the model has no language model, or no tokenizer.

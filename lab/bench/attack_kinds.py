@@ -149,7 +149,7 @@ async def connections(target: Target) -> str:
 
 
 async def half_open(target: Target) -> str:
-    """Open up to ten thousand connections that send no byte, from 127.0.0.1, which has no limit of them."""
+    """Open up to 10,000 connections that send nothing, from 127.0.0.1, which the server never limits."""
     count, end_s = min(HALF_OPEN, raise_open_file_limit() - SPARE_FILES), target.end_s
     held: list[asyncio.StreamWriter] = []
     readers: list[asyncio.StreamReader] = []

@@ -71,7 +71,7 @@ def blocks(weight: Floats, bits: int, block: int, threads: int) -> Product:
 
 
 def integers(weight: Floats, threads: int) -> Product:
-    """Return a product by MatMulInteger with one scale for the inputs, the fastest of its forms."""
+    """Return a product by MatMulInteger with one scale for all inputs, which is its fastest form."""
     scale = (np.abs(weight).max(0) / 127).astype(np.float32)
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),

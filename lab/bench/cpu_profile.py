@@ -52,7 +52,7 @@ class Subject:
 
 
 def subjects(model: str, form: str | None, setting: Setting) -> Iterator[Subject]:
-    """Yield a model's stages in the order of a tick, in a form (None: the usual one); exported if necessary.
+    """Yield a model's stages in the order of a tick, in a form (None: the usual one); exports them if needed.
 
     tiny is always in its shipped form.
     """

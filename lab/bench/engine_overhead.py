@@ -48,7 +48,8 @@ SETTLE_S = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost and latency with one number of sessions; latency lasts from due time to reply taken."""
+    """The cost with one number of sessions, and the latency of a frame: from its due time until its reply is
+    taken."""
 
     sessions: int
     us_per_frame: float

@@ -172,8 +172,8 @@ def _start(fleet: ServerThread, pool: int, calls: int, seconds: float) -> subpro
 
 
 class Generator:
-    """The calls of one generator process; frames are due at random phases and processed in the order of
-    time."""
+    """The calls of one generator process; frames are due at random phases and written in the order of their
+    due times."""
 
     def __init__(self, sessions: list[Session], frame_samples: int) -> None:
         self._sessions = sessions

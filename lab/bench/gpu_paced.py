@@ -67,7 +67,8 @@ class Filling:
 
 
 def paced(task: Task) -> Values:
-    """Run ``task.batch`` calls with full rings; returns quantiles of latency from due time to reply taken."""
+    """Run ``task.batch`` calls with full rings; returns quantiles of a frame's latency, from its due time
+    until its reply is taken."""
     backend = Filling(make_backend(task), task.size.lm["context"])
     bell, start_s = Wake(), time.perf_counter()
     engine = Engine(

@@ -73,8 +73,8 @@ def middle_frames(frames: int, ticks: int) -> int:
 
 
 def profile(task: Task) -> Values:
-    """Measure the time of a full tick by kernel. It runs in a separate process: a profiler slows down later
-    work."""
+    """Measure the time of a tick with full rings by kernel. It runs in a separate process: a profiler slows
+    down later work."""
     backend = make_backend(task)
     card, tick, kinds = card_here(), our_tick(backend, task.batch), [torch.profiler.ProfilerActivity.CPU]
     if device().type == "cuda":

@@ -182,7 +182,7 @@ async def measure(messages: int, talkers: int, raiders: int) -> int:
 
 
 async def raid_alone(url: str, messages: int, raiders: int) -> None:
-    """Run the raid in a separate process, so that its CPU time is not the talkers'."""
+    """Run only the raid: in a separate process, so that its CPU time is not counted as the talkers'."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         raid = Raid(http, url, messages)
         raiding = asyncio.ensure_future(raid.run(raiders))

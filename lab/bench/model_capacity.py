@@ -205,7 +205,7 @@ def hold_speech(
 
 
 def read_file(settings: Settings, subject: Subject) -> Values:
-    """Measure the transcription of one recording as fast as the server accepts it."""
+    """Measure how fast the server transcribes one recording that is sent as fast as it is accepted."""
     values = _probe(settings, subject, 1, "--seconds", f"{settings.file_s:g}", "--as-fast-as-possible")
     report = values["report"]
     return {"realtime_factor": report["realtime_factor"], "lost": report["counts"]["lost"]}

@@ -52,7 +52,7 @@ def measure_memory(folder: Path, form: str, rows: int, threads: int) -> Values:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure a form in this process, and print the bytes as JSON."""
+    """Measure the memory that a model in one form needs in this process, and print the bytes as JSON."""
     folder, form, rows, threads = argv
     make = _upstream if form == UPSTREAM else _graphs
     print(json.dumps(_grow(make(Path(folder), form, int(rows), int(threads)))))

@@ -69,7 +69,7 @@ def measure_rows(backend: PocketBackend, callers: int, frames: int) -> Values:
 
 
 def begin(backend: PocketBackend, rows: Sequence[int]) -> None:
-    """Put rows into the middle of a sentence, each with its own noise."""
+    """Start a sentence in each row, with its own noise, and compute its first frame."""
     executor = backend.executor
     executor.reset(list(rows))
     for row in rows:

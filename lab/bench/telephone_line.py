@@ -101,7 +101,7 @@ def tone(pitch: int) -> FloatArray:
 
 
 def pitch_of(pcm: FloatArray) -> int:
-    """Return the loudest pitch in a frame."""
+    """Return the number of the loudest pitch in a frame."""
     powers = np.abs(np.fft.rfft(pcm, wire.SAMPLE_RATE // PITCH_HZ * 4))[::4]
     first = LOWEST_HZ // PITCH_HZ
     return int(np.argmax(powers[first : first + PITCHES]))

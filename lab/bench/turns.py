@@ -18,8 +18,8 @@ UNTIMED_TURNS = 2
 
 
 def clock() -> Callable[[], float]:
-    """Return the clock of measurements: with one thread its own CPU time, which other programs hardly
-    change."""
+    """Return the clock of measurements: with one thread its own CPU time, which other programs hardly change,
+    otherwise the wall clock."""
     return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
 
 

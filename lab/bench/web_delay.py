@@ -173,7 +173,7 @@ def render(values: Values) -> str:
 
 
 def plot(values: Values, path: Path) -> None:
-    """Plot mouth to ear over time with gaps marked, and write the figure to ``path``.
+    """Plot the delay from mouth to ear over time with gaps marked, and write the figure to ``path``.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

@@ -69,7 +69,7 @@ def serve_and_probe(what: str, command: Sequence[str | Path], antiphon: Path) ->
 
 
 def main() -> int:
-    """Run all steps."""
+    """Install the built packages from a local index with pip and uv, and run a call with each."""
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_", "PYTHONPATH"))]:
         if name != "PIP_CERT":
             del os.environ[name]

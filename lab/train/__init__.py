@@ -1,1 +1,1 @@
-"""The recipe that makes the default models from a speech synthesiser and seeds only."""
+"""The recipe that makes the default models from speech synthesisers and seeds only."""

@@ -1,4 +1,4 @@
-"""Composes dialogues of encoded questions and answers, at random and without end."""
+"""Composes random dialogues, any number of them, from encoded questions and answers."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def measure(
     recordings: Mapping[str, FloatArray],
     count: int,
 ) -> dict[str, Any]:
-    """Measure everything: questions of the domain, other turns, and ``count`` tracks of every other kind."""
+    """Run all measurements: domain questions, other turns, and ``count`` tracks of every other kind."""
 
     def heard(some: Sequence[Track]) -> Heard:
         return list(zip(some, talker.listen([one.pcm for one in some]), strict=True))

@@ -1,4 +1,4 @@
-"""Measures a talker's answers without a server, sampled greedily, to many held-out questions at once."""
+"""Measures, without a server, a talker's greedy answers to many held-out questions at once."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ class Speech:
         return span_s >= SHORT_S or len(self.words) > FEW_WORDS
 
     def latency_s(self, end_s: float) -> float | None:
-        """Return the seconds from the end of the other's turn to the first word, at least 0; None if the
-        talker does not take over."""
+        """Return the seconds from the end of the user's turn to the talker's first word, at least 0; None if
+        the talker does not take over."""
         return max(0.0, self.words[0][0] - end_s) if self.is_take_over else None
 
 
@@ -83,7 +83,7 @@ def is_aside(reply: Reply, stretch: Stretch) -> bool:
 
 
 def asides(reply: Reply, start_s: float, stop_s: float) -> tuple[bool, int]:
-    """Return whether the talker took over during the other's speech, and its number of backchannels."""
+    """Return whether the talker took over while the user spoke, and how many backchannels it gave."""
     heard = [one for one in stretches(reply.pcm) if start_s <= one[0] < stop_s]
     is_over = any(one[1] - one[0] > LONG_S or not is_aside(reply, one) for one in heard)
     return is_over, sum(is_aside(reply, one) for one in heard)
@@ -91,7 +91,7 @@ def asides(reply: Reply, start_s: float, stop_s: float) -> tuple[bool, int]:
 
 def taking_over(speeches: Iterable[tuple[Speech, float]]) -> dict[str, float | int | None]:
     """Return the share of replies that take over, and their latency; each reply comes with the end of the
-    other's turn."""
+    user's turn."""
     found = [(speech.is_take_over, speech.latency_s(end_s)) for speech, end_s in speeches]
     latencies = [latency_s for _, latency_s in found if latency_s is not None]
     return {

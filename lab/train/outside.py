@@ -73,7 +73,7 @@ ABROAD_BY: Final[Mapping[str, tuple[tuple[str, str], ...]]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """A source of random speech that the talker must not answer, for training or of the held-out kind."""
+    """A source of random speech that the talker must not answer, for training or for the tests."""
 
     held_out: bool = False
 

@@ -55,7 +55,7 @@ class Talker:
         self._sampling = SamplingParameters.from_generation(checkpoint.generation)
 
     def listen(self, tracks: Sequence[FloatArray]) -> list[Reply]:
-        """Return the reply to each track, padded to whole frames."""
+        """Return the reply to each track; tracks are padded to whole frames."""
         replies: list[Reply] = []
         for start in range(0, len(tracks), self._rows):
             replies += self._listen(tracks[start : start + self._rows])

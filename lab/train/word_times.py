@@ -41,7 +41,7 @@ UNTIMED = ("freetts", "pico", "kokoro", "hibari", "recording")
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """The length of an utterance, and the starts of its words from its first sample; empty if unknown."""
+    """The length of an utterance, and the seconds from its first sample to each word; none if unknown."""
 
     seconds: float
     starts_s: tuple[float, ...]

@@ -48,8 +48,8 @@ BEFORE_S, ZEROS_S, AFTER_S = 2.0, 1.0, 2.0
 
 @dataclass(frozen=True, slots=True)
 class Sets:
-    """The utterances of all tests; ``natural`` and ``outside`` in Kokoro's held-out voices, the others by
-    people."""
+    """The utterances of all tests: ``natural`` and ``outside["natural"]`` in Kokoro's held-out voices, the
+    others by people."""
 
     natural: list[Utterance]
     sums: list[Utterance]

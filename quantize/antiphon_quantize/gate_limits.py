@@ -172,7 +172,9 @@ SLOWER = 1.05
 
 
 def slower(verdict: Verdict) -> str | None:
-    """A sentence if the candidate's step takes longer than a step of the baseline, else None."""
+    """A sentence if the candidate's step takes over :data:`SLOWER` times as long as the baseline's, else
+    None.
+    """
     measure = next((row.measure for row in verdict.rows if row.measure.name == SPEED), None)
     if measure is None or measure.value is None or measure.value <= SLOWER:
         return None

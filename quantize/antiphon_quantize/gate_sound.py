@@ -198,7 +198,7 @@ MOST_SI_SDR_DB: Final = 150.0
 @dataclass(frozen=True, slots=True)
 class Sound:
     """Recordings, each followed by silence: ``pcm [n, T * frame_samples]``, of which the first ``frames [n]``
-    are speech.
+    frames are speech.
     """
 
     pcm: FloatArray

@@ -73,8 +73,9 @@ class EvalModel(Protocol):
         """Map codes ``[n, T, K]`` to PCM ``[n, T * frame_samples]``."""
 
     def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
-        """The free reply to input codes ``[n, T, n_q - dep_q]``: ``[n, T - max_delay, 1 + dep_q]``, text
-        first."""
+        """The sampled reply to input codes ``[n, T, n_q - dep_q]``: ``[n, T - max_delay, 1 + dep_q]``, text
+        first.
+        """
 
     def think(self, heard: Codes, said: Codes) -> Logits:
         """The model's logits (F frames) for the same input with the forced output ``said``."""

@@ -98,7 +98,7 @@ def sources_of(names: Mapping[str, object]) -> dict[str, list[str]]:
 
 
 def published(step: int, rest: str) -> str:
-    """The published name of a tensor of a depformer's slice; projections of all steps are one stack.
+    """The published name of the tensor ``rest`` of a depformer step; projections of all steps are one stack.
 
     Raises:
         CheckpointFormatError: no published name matches.

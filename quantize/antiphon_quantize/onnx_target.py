@@ -160,7 +160,7 @@ def describe_graphs(
 
 
 def backend_format(files: Iterable[str], recipe: Recipe) -> BackendFormat:
-    """The backend entry of the onnx backend, with its required ONNX Runtime."""
+    """The manifest's entry for the onnx backend, with the version of ONNX Runtime that it requires."""
     return BackendFormat(
         tuple(files), "float32", requires={"onnxruntime": LEAST_RUNTIME}, options=recipe.options
     )

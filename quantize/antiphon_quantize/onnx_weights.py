@@ -126,7 +126,7 @@ Read: TypeAlias = Callable[[TensorProto, Path], Array]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result for a graph's weights.
+    """The result of quantizing a graph's weights.
 
     ``errors``: each rounded matrix's relative error (a ratio of norms). ``halved``: tensors that are now
     float16. ``kept``: unchanged matrices and tables. The numbers of bytes are for all weights.

@@ -68,8 +68,8 @@ class CachedAttention(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Common inputs of all layers: int32 ``last [n]``, the last position of this pass, the largest count
-    ``total []``, and the tables of the rotation ``[capacity, D / 2]``.
+    """Common inputs of all layers: int32 ``last [n]``, the last position of this pass, ``total []``, the
+    largest length of a row, and the tables of the rotation ``[capacity, D / 2]``.
     """
 
     last: Tensor
@@ -97,7 +97,8 @@ class FlowLayer(nn.Module):
 
 
 class FlowTransformer(nn.Module):
-    """Layers over a row's own past. State: ``lm.position`` int64, and ``lm.LAYER.k`` and ``.v``."""
+    """The language model's layers, each over a row's own past. State: ``lm.position`` int64, and
+    ``lm.LAYER.k`` and ``.v``."""
 
     cos: Tensor
     sin: Tensor

@@ -73,7 +73,7 @@ class Recipe:
     gate: tuple[Limit, ...] = ()
 
     def bits_of(self, name: str) -> int | None:
-        """The bits of the tensor of this name; None if it is unchanged."""
+        """The bits to which the recipe rounds the tensor ``name``; None if the tensor is unchanged."""
         if any(fnmatchcase(name, rule.tensors) for rule in self.keep):
             return None
         rules = (rule for rule in self.quantize if fnmatchcase(name, rule.tensors))

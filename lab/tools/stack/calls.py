@@ -1,4 +1,4 @@
-"""Calls through a server at any URL, made by the probe, and their results as a line."""
+"""Calls that the probe makes through a server at any URL, and their results in one line."""
 
 from __future__ import annotations
 

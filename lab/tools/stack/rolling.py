@@ -26,7 +26,7 @@ COMMAND_FRAMES = 150
 
 @dataclass
 class ContainerRoll:
-    """The workers of a service in containers: the ids of the containers.
+    """The workers of one service in containers; ``workers`` are the ids of the containers.
 
     With ``is_by_command`` a worker is drained by ``antiphon drain`` in a container, otherwise from here.
     """

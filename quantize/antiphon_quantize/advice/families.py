@@ -105,13 +105,13 @@ class SpeechFamily:
 
     @property
     def temporal_parameters(self) -> int:
-        """Parameters of the large transformer, including attention to a voice, if the model has it."""
+        """Number of parameters of the large transformer, with its attention to a voice, if any."""
         weights = LAYER_WEIGHTS + (4 if self.cross_context else 0)
         return round(weights * self.dim**2 * self.layers)
 
     @property
     def depformer_parameters(self) -> int:
-        """Parameters of the small transformer, including embeddings and output heads."""
+        """Number of parameters of the small transformer, including embeddings and output heads."""
         if self.depformer is None:
             return 0
         dep, wide = self.depformer, DEPFORMER_DIM
@@ -123,12 +123,12 @@ class SpeechFamily:
 
     @property
     def embedding_parameters(self) -> int:
-        """Parameters of the large transformer's embeddings: text in and out, and every codebook in."""
+        """Number of parameters of the large transformer's embeddings: text in and out, codebooks in."""
         return (2 * self.text_card + 1 + self.n_q * (CARD + 1)) * self.dim
 
     @property
     def parameters(self) -> int:
-        """Parameters of the whole language model."""
+        """Number of parameters of the whole language model."""
         return self.temporal_parameters + self.depformer_parameters + self.embedding_parameters
 
     def weight_bytes(self, precision: str) -> int:

@@ -58,7 +58,7 @@ KINDS = {"mimi": "codec", "moshi": "duplex", "stt": "stt", "tts": "tts"}
 
 
 def builtin_table(manifests: Sequence[Manifest]) -> str:
-    """The models of the package, each with its description and the command that serves it."""
+    """A text table of the package's models, each with its description and the command that serves it."""
     head = ("built in", "does", "parameters", "files")
     rows = [
         (
@@ -116,7 +116,7 @@ def families_age(read_on: date, today: date) -> str:
 
 
 def families_table(families: ModelFamilies, memory: Memory, cached: Container[str]) -> str:
-    """Every family with its licence, size and languages, and the command that serves it."""
+    """A text table of every family with its licence, size and languages, and the command that serves it."""
     head = ("model", "does", "parameters", "bf16 / int8", "here")
     speech = [
         (
@@ -189,7 +189,7 @@ def licence_of(family: AudioFamily) -> str:
 
 
 def speech_advice(fit: Fit[AudioFamily], request: FitRequest, others: Iterable[Fit[AudioFamily]]) -> str:
-    """The recommendation of a speech model, with each term of its memory and time."""
+    """The recommendation of a speech model as text, with each term of its memory and time."""
     family, facts = fit.family, fit.facts
     kv = family.kv_bytes(fit.precision)
     weights = facts.weights_bytes - family.codec_bytes
@@ -255,7 +255,7 @@ def time_lines(family: SpeechFamily, fit: Fit[AudioFamily], request: FitRequest)
 
 
 def text_advice(fit: Fit[TextFamily], request: FitRequest, others: Iterable[Fit[TextFamily]]) -> str:
-    """The recommendation of a text model."""
+    """The recommendation of a text model, as text."""
     kept = f"{request.sessions} x {fit.facts.row_bytes / 1e6:.0f} MB keys and values"
     lines = [
         f"{fit.family.name} in {fit.precision}, {sessions_of(request.sessions)}, "

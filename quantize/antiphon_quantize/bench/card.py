@@ -215,7 +215,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class RowsResult:
-    """Results at one number of rows.
+    """A model's results at one number of rows.
 
     Percentiles are over all paced ticks of all turns, ``samples_ms``; ``turn_p50_ms`` is the median's range
     over the turns. ``late`` counts ticks that ended over a frame's length after their frame was complete.
@@ -253,8 +253,8 @@ class MeasuredMemory:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One model of a card. If the largest measured number of rows was in time, ``rows_in_time`` is a lower
-    bound.
+    """What a benchmark card says about one model. If the largest measured number of rows was in time,
+    ``rows_in_time`` is a lower bound.
     """
 
     label: str

@@ -105,7 +105,7 @@ def check_libopus() -> DoctorLine:
 
 
 def check_cores(cores: int | None = None) -> DoctorLine:
-    """The number of cores that this process may use."""
+    """The line on the number of cores that this process may use."""
     cores = usable_cores() if cores is None else cores
     if cores < 2:
         remedy = "use two: with one, a model's step and the sockets wait for each other"
@@ -114,7 +114,7 @@ def check_cores(cores: int | None = None) -> DoctorLine:
 
 
 def check_cpu(name: str | None = None) -> DoctorLine:
-    """The processor, and the cost for INT8 if it lacks the VNNI instructions."""
+    """The line on the processor, and on the cost for INT8 if it lacks the VNNI instructions."""
     name = cpu_name() if name is None else name
     if not name.endswith("without VNNI"):
         return DoctorLine("cpu", DoctorState.OK, name)
@@ -124,7 +124,7 @@ def check_cpu(name: str | None = None) -> DoctorLine:
 
 
 def check_memory(size_bytes: int | None = None) -> DoctorLine:
-    """The machine's memory, or the container's limit."""
+    """The line on the machine's memory, or on the container's limit if that is lower."""
     size_bytes = host_bytes() if size_bytes is None else size_bytes
     words = f"{size_bytes / 1e9:.1f} GB"
     if size_bytes < LEAST_MEMORY_BYTES:
@@ -155,7 +155,7 @@ def check_gpus(
 
 
 def check_files(limit: int | None = None) -> DoctorLine:
-    """The limit on open files of a server, which raises its own limit as far as allowed."""
+    """The line on the limit of a server's open files, which a server raises as far as allowed."""
     limit = raise_open_file_limit() if limit is None else limit
     if limit < LEAST_FILES:
         remedy = "raise the hard limit: ulimit -Hn 65536 as root, LimitNOFILE=65536 in a unit of systemd"
@@ -164,7 +164,7 @@ def check_files(limit: int | None = None) -> DoctorLine:
 
 
 def check_sound(find: ModuleFinder = importlib.util.find_spec) -> DoctorLine:
-    """Sound input and output, which only ``antiphon talk`` needs."""
+    """The line on sound input and output, which only ``antiphon talk`` needs."""
     if find("sounddevice") is None:
         return DoctorLine(
             "sound", DoctorState.OK, "not checked without the extra talk; a server does not need it"
@@ -184,7 +184,7 @@ def check_sound(find: ModuleFinder = importlib.util.find_spec) -> DoctorLine:
 
 
 def check_extras(find: ModuleFinder = importlib.util.find_spec) -> Iterator[DoctorLine]:
-    """The installed extras, then each absent extra that this system can use, with its purpose."""
+    """A line on the installed extras, then one on each absent extra that this system can use."""
     here = [extra for extra, (module, _) in EXTRAS.items() if _is_there(module, find)]
     yield DoctorLine(
         "extras",

@@ -71,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def choose(options: argparse.Namespace) -> tuple[list[Subject], Subject | None]:
-    """The models to measure, and the baseline, which is one of them.
+    """The models to measure, and the baseline, which is one of them, or None.
 
     Raises:
         ConfigError: the baseline is not one of the models. AntiphonError: a model is missing, or no installed

@@ -22,7 +22,8 @@ from antiphon_quantize.gate_run import Material, Side
 def run_gate(
     candidate: Subject, baseline: Subject, *, questions: Path | None, tell: Callable[[str], None]
 ) -> Quality:
-    """The gate's verdict on a model compared with its original, by its recipe's limits.
+    """The gate's verdict on ``candidate`` compared with ``baseline``, by the limits of the candidate's
+    recipe.
 
     Raises:
         MissingExtraError: a package that the gate needs is not installed.

@@ -190,7 +190,7 @@ def speed_of(card: Card) -> str:
 
 
 def is_busy(card: Card) -> bool:
-    """Whether another program used the processors at the start of the run."""
+    """Whether the load average before the run shows that other programs used the processors."""
     cores = max(entry.facts.hardware.count for entry in card.entries)
     return card.load_average > BUSY_SHARE * cores
 

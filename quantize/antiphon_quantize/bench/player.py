@@ -1,4 +1,4 @@
-"""One measured model in its own process, with its own memory and threads."""
+"""Runs one measured model, in this process or in its own, with its own memory and threads."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class NearPlayer:
         return memory_of(self.backend.info, self.peak_rss)
 
     def close(self) -> None:
-        """Release the device."""
+        """Close the backend."""
         self.backend.close()
 
 

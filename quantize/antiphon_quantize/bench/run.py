@@ -1,4 +1,4 @@
-"""Run a benchmark: load all models, measure them alternately, and write a benchmark card."""
+"""Runs a benchmark: loads all models, measures them alternately, and makes the benchmark card."""
 
 from __future__ import annotations
 
@@ -85,8 +85,9 @@ Tell = Callable[[str], None]
 
 
 def take_turns(players: Mapping[str, Player], plan: TickPlan, tell: Tell) -> dict[str, list[TickTurn]]:
-    """The turns of every model at every number of rows. Models alternate (A, B, A, B), so that a disturbance
-    affects all of them.
+    """Measure every model at every number of rows, ``plan.turns`` times.
+
+    Models alternate (A, B, A, B), so that a disturbance affects all of them.
     """
     turns: dict[str, list[TickTurn]] = {label: [] for label in players}
     for number in range(1, plan.turns + 1):

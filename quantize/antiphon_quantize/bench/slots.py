@@ -83,8 +83,8 @@ def find_slots(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Found:
-    """Choose slots as the engine does for a ``share``, then run ticks of :func:`ready_rows` rows for
-    ``seconds``.
+    """Choose slots as the engine does for a ``share`` of the device, then run ticks of :func:`ready_rows`
+    rows for ``seconds``.
 
     Raises:
         ConfigError: one row does not fit into memory, or no measurement can decide.

@@ -96,7 +96,9 @@ def format_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
 
 
 def quantization_words(checkpoint: Checkpoint, info: BackendInfo) -> str:
-    """The rounding of the weights, from the manifest, and their format at run time, from the backend."""
+    """Text on the rounding of the weights (from the manifest) and their format at run time (from the
+    backend).
+    """
     recipe = checkpoint.quantization_for(info.name)
     made = NONE
     if recipe is not None:

@@ -239,8 +239,8 @@ def speech(spec: ModelSpec, frames: int) -> FloatArray:
 
 
 def baseline_of(subject: Subject, checkpoint: Checkpoint, asked: str | None) -> Subject | None:
-    """The baseline of a model: the requested baseline or, for graphs, the model from which they were
-    exported.
+    """The baseline of a model: the requested one, for graphs the model from which they were exported, or
+    None.
 
     Raises:
         AntiphonError: the baseline is missing, or no installed backend runs it.

@@ -126,7 +126,7 @@ class ReferenceExecutor:
             self.lm.allocate(slots)
 
     def plan(self, rows: IntArray, *, is_fixed: bool) -> int:  # noqa: ARG002  (both ways it is the batch)
-        """All rows: every tick computes the whole batch."""
+        """The number of all rows, because every tick computes the whole batch."""
         return self._slots
 
     def warm_up(self, progress: Progress) -> None:
