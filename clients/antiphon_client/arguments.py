@@ -187,7 +187,7 @@ def _add_connection(group: argparse._ArgumentGroup) -> None:
         "--format",
         type=AudioFormat,
         choices=list(AudioFormat),
-        help="audio both ways [opus; ogg with --stock]",
+        help="audio format both ways [opus; ogg with --stock]",
     )
     group.add_argument(
         "--stock",

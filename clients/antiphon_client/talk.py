@@ -89,7 +89,7 @@ def parse_arguments(argv: Sequence[str]) -> TalkOptions:
     )
     add = parser.add_argument
     add("url", nargs="?", default=f"http://127.0.0.1:{DEFAULT_PORT}", metavar="URL", help="[%(default)s]")
-    add("--format", type=AudioFormat, choices=list(AudioFormat), default="opus", help="audio [opus]")
+    add("--format", type=AudioFormat, choices=list(AudioFormat), default="opus", help="audio format [opus]")
     add("--stock", action="store_true", dest="is_stock", help="use plain /api/chat, in ogg")
     add(
         "--wait",

@@ -34,7 +34,7 @@ from antiphon_quantize.recipe import Recipe, load_recipe
 
 
 def ship_graphs(folder: Path, recipe: Recipe, recipe_name: str, weights: Path | None = None) -> Manifest:
-    """Export the graphs of the model in ``folder`` into it; writes its manifest and returns it.
+    """Export the graphs of the model in ``folder`` into the same folder; writes its manifest and returns it.
 
     ``weights`` is the folder of its published weights, if it is not ``folder``.
     """

@@ -68,8 +68,8 @@ def number_waves(count: int) -> Tensor:
 
 
 def start_from_number_line(model: Any, tokenizer: TalkerTokenizer) -> None:
-    """Initialise the embeddings of number words by their positions on the number line only, so
-    that sums can be learned.
+    """Initialise the embeddings of number words by their positions on the number line only, so that sums can
+    be learned.
 
     With random components in addition, a network remembers each sum of its training, and does not generalise.
     """

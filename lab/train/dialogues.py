@@ -63,7 +63,7 @@ def reaction_frames(answer: str) -> int:
 
 
 def spaced(tokens: Sequence[int], rng: np.random.Generator) -> NDArray[np.int16]:
-    """Return text ``[frames]`` in which tokens are two to four frames apart, each after a mark."""
+    """Return text ``[frames]`` whose tokens are two to four frames apart, each but the first after a mark."""
     places = np.cumsum([0, *rng.integers(2, 5, len(tokens) - 1)])
     text = np.full(int(places[-1]) + 3, PAD, np.int16)
     text[places[1:] - 1] = EPAD

@@ -80,7 +80,7 @@ def serving(model: str, options: argparse.Namespace) -> Iterator[RunningServer]:
 
 
 def judging_shards(folder: Path) -> list[Path]:
-    """Return all shards but the first, by which training selects the best checkpoint; or the only shard.
+    """Return all shards but the first, which training uses to select the best checkpoint; or the only shard.
 
     Raises:
         SystemExit: there is none.

@@ -101,7 +101,7 @@ def quantize(
 
 
 def make_plan(path: Path, lm: LMSpec, recipe: Recipe) -> MlxPlan:
-    """Plan the recipe for a language model in either layout, from the file's header only.
+    """Plan the rounding of a language model by the recipe, from the header of its file only.
 
     Raises:
         UnsupportedError: see :func:`quantize`, or the recipe chooses nothing in it. CheckpointFormatError:

@@ -162,7 +162,7 @@ def peak_bytes(status: Path = Path("/proc/self/status")) -> int:
 
 
 def device_bytes(device: str) -> int | None:
-    """The largest reservation of torch on a GPU; None if the model uses no GPU."""
+    """The most bytes that torch has reserved on a GPU; None if the model uses no GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not device.startswith("cuda") or not torch.cuda.is_initialized():
         return None

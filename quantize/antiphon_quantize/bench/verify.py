@@ -290,9 +290,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     add_backend_options(parser)
     parser.add_argument(
-        "--frames", type=int, default=25, metavar="N", help="frames of speech for the parity [25]"
+        "--frames", type=int, default=25, metavar="N", help="frames of speech for the check of parity [25]"
     )
-    add_quality_options(parser, baseline="the model that the gate compares it with")
+    add_quality_options(parser, baseline="the model that the gate compares MODEL with")
     add_plan_options(parser, seconds=5.0, rows="1")
     parser.add_argument(
         "--out",
