@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from antiphon.supervisor import children as children_module
 from antiphon.supervisor import supervisor as supervisor_module
 from antiphon.supervisor.children import ChildProcesses
 from antiphon.supervisor.connection_bounds import ConnectionLimits
@@ -105,12 +106,23 @@ def plan(
 
 
 @asynccontextmanager
-async def supervised(*, silent_s: float = PATIENCE_S, **changes: Any) -> AsyncIterator[Running]:
+async def supervised(
+    *,
+    silent_s: float = PATIENCE_S,
+    responsive_s: float = PATIENCE_S,
+    answer_s: float = PATIENCE_S,
+    **changes: Any,
+) -> AsyncIterator[Running]:
     """A supervisor on a free port; its processes have all ended afterwards.
 
-    A front end that a busy machine keeps waiting is not silent, but where ``silent_s`` says so.
+    A child that waits for a busy machine stays, gets its share of connections, and is in every answer, unless
+    a test sets ``silent_s``, ``responsive_s`` or ``answer_s``.
     """
-    with patch.object(supervisor_module, "SILENT_S", silent_s):
+    with (
+        patch.object(supervisor_module, "SILENT_S", silent_s),
+        patch.object(children_module, "RESPONSIVE_S", responsive_s),
+        patch.object(children_module, "ANSWER_S", answer_s),
+    ):
         async with running_supervisor(**changes) as running:
             yield running
 

@@ -89,6 +89,7 @@ class Engine(Stub):
         super().__init__(words, control)
         self.links: dict[int, socket.socket] = {}
         self.gone: list[int] = []
+        self.is_lost = False
         Counter("ticks", "Ticks.", registry=self.registry).inc(7)
 
     def more(self, message: Message, descriptors: Sequence[int]) -> ControlReply:
@@ -103,11 +104,13 @@ class Engine(Stub):
                 self.links.pop(message.number).close()
             case messages.Drain() if "lose" in self.words:
                 self.peer.send(messages.Lost("the stub has no device"))
+                self.is_lost = True
         return None
 
     def answer(self, what: str) -> bytes:
         if what == "health":
-            return json.dumps({"links": sorted(self.links), "gone": self.gone}).encode()
+            known = {"links": sorted(self.links), "gone": self.gone, "is_lost": self.is_lost}
+            return json.dumps(known).encode()
         return super().answer(what)
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.supervisor.alone import SILENT_S
 from tests.supervisor.running import PATIENCE_S, Running
 
 pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
 
 REPOSITORY = Path(__file__).parents[2]
-STOPPED_S = 4.0
+STOPPED_S = 2 * SILENT_S
 """Twice what a front end may be silent for."""
 
 

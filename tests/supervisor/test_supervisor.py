@@ -24,8 +24,10 @@ from antiphon.ipc.message_socket import Handle, local_pair
 from antiphon.supervisor import supervisor
 from antiphon.supervisor.answers import join_traces
 from antiphon.supervisor.children import (
+    ANSWER_S,
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
+    RESPONSIVE_S,
     SILENT_S,
     STEADY_S,
     Child,
@@ -59,12 +61,6 @@ async def front_ends(caller: Caller) -> list[dict[str, int]]:
     return found
 
 
-@pytest.fixture
-def _a_busy_machine_is_no_stopped_front_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antiphon.supervisor.children.RESPONSIVE_S", PATIENCE_S)
-
-
-@pytest.mark.usefixtures("_a_busy_machine_is_no_stopped_front_end")
 @pytest.mark.parametrize("calls", [16, 64, 200])
 async def test_calls_that_only_arrive_differ_by_at_most_one(calls: int) -> None:
     async with supervised(front_ends=3) as running:
@@ -75,7 +71,6 @@ async def test_calls_that_only_arrive_differ_by_at_most_one(calls: int) -> None:
         assert len(shares) == 3
 
 
-@pytest.mark.usefixtures("_a_busy_machine_is_no_stopped_front_end")
 @pytest.mark.parametrize("calls", [16, 64, 200])
 async def test_arrivals_even_out_what_a_random_half_has_left(calls: int) -> None:
     async with supervised(front_ends=3) as running:
@@ -91,7 +86,6 @@ async def test_arrivals_even_out_what_a_random_half_has_left(calls: int) -> None
         assert arrived <= 3 * max(left.values()) - left.total(), "none went where there were more"
 
 
-@pytest.mark.usefixtures("_a_busy_machine_is_no_stopped_front_end")
 async def test_arrivals_even_out_what_leavers_left_uneven() -> None:
     async with supervised() as running:
         for _ in range(16):
@@ -125,11 +119,11 @@ async def test_a_killed_front_end_costs_its_own_callers_alone_and_is_back_in_tim
         assert time.monotonic() - killed_s < BACK_S
         assert back.pid != theirs[0].pid
         health = await running.health()
-        assert health["models"] == {"links": [1, 2], "gone": [1]}
+        assert health["models"] == {"links": [1, 2], "gone": [1], "is_lost": False}
 
 
 async def test_a_stopped_front_end_is_replaced_and_loses_no_new_connection() -> None:
-    async with supervised(front_ends=1, silent_s=SILENT_S) as running:
+    async with supervised(front_ends=1, silent_s=SILENT_S, responsive_s=RESPONSIVE_S) as running:
         first = await running.call()
         os.kill(first.pid, signal.SIGSTOP)
         began_s = time.monotonic()
@@ -142,13 +136,20 @@ async def test_a_stopped_front_end_is_replaced_and_loses_no_new_connection() -> 
 async def test_without_a_front_end_that_begins_the_server_ends_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(supervisor, "UNSERVED_S", 4.0)
+    monkeypatch.setattr(supervisor, "UNSERVED_S", PATIENCE_S)
+
+    def ends() -> list[dict[str, Any]]:
+        return [vars(record)["fields"] for record in caplog.records if record.message == "front end ended"]
+
     async with supervised(front_ends=1, front_end=f"once={tmp_path / 'begun'}") as running:
         os.kill((await running.call()).pid, signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE_S):
+            while len(ends()) < 2:  # noqa: ASYNC110 (other processes)
+                await asyncio.sleep(0.02)
+        monkeypatch.setattr(supervisor, "UNSERVED_S", 0.0)  # it is over
         assert await running.ends() == supervisor.EXIT_NONE_LEFT
-    ended = [record for record in caplog.records if record.message == "front end ended"]
-    assert ended[-1].fields["reason"] == "the stub was asked to begin once"  # type: ignore[attr-defined]
-    assert "reason" not in ended[0].fields  # type: ignore[attr-defined]
+    assert ends()[1]["reason"] == "the stub was asked to begin once"
+    assert "reason" not in ends()[0]
     assert "server gives up" in caplog.text
 
 
@@ -194,6 +195,7 @@ async def test_no_front_end_is_replaced_while_the_server_leaves(
     monkeypatch.setattr(supervisor, "next_pause_s", lambda *_: pause_s)
     async with supervised(drain_s=60.0) as running:
         one, two = await running.call(), await running.call()
+        begun = {*children()}
         if is_leaving:
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(0)
@@ -202,7 +204,10 @@ async def test_no_front_end_is_replaced_while_the_server_leaves(
         if not is_leaving:
             os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(2 * pause_s)
-        assert len(children()) == 2, "the engine and the other front end"
+        async with asyncio.timeout(PATIENCE_S):
+            while one.pid in children():  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(0.02)
+        assert {*children()} == begun - {one.pid}, "the engine and the other front end"
         two.close()
         assert await running.ends() == 0
     assert children() == []
@@ -249,7 +254,7 @@ async def test_metrics_are_sums_and_counters_survive_a_process() -> None:
 
 
 async def test_a_silent_process_is_left_out_of_an_answer_in_time() -> None:
-    async with supervised() as running:
+    async with supervised(answer_s=5.0) as running:  # the engine has this time, and answers at once
         one, two = await running.call(), await running.call()
         os.kill(two.pid, signal.SIGSTOP)
         text = await one.ask("metrics")
@@ -283,7 +288,7 @@ async def test_the_second_signal_does_not_wait() -> None:
 async def test_an_engine_that_was_stopped_for_long_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_socket, "MAX_WAITING", 16)
     monkeypatch.setattr(supervisor, "PING_PERIOD_S", 0.002)
-    async with supervised() as running:
+    async with supervised(responsive_s=RESPONSIVE_S, answer_s=ANSWER_S) as running:
         caller = await running.call()
         engine = next(pid for pid in children() if b"engine" in cmdline(pid))
         os.kill(engine, signal.SIGSTOP)
@@ -303,7 +308,10 @@ async def test_an_engine_that_hangs_ends_while_another_works(
     monkeypatch.setattr(supervisor, "STUCK_S", 0.4)
     if not words:
         monkeypatch.setattr(supervisor, "ENGINE_SILENT_S", 2.0)
-    async with supervised(engines=2, engine=words) as running, asyncio.timeout(PATIENCE_S):
+    async with (
+        supervised(engines=2, engine=words, responsive_s=RESPONSIVE_S) as running,
+        asyncio.timeout(PATIENCE_S),
+    ):
         if not words:
             os.kill(next(pid for pid in children() if b"engine" in cmdline(pid)), signal.SIGSTOP)
         while sum(b"engine" in cmdline(pid) for pid in children()) > 1:  # noqa: ASYNC110 (another process)
@@ -312,15 +320,17 @@ async def test_an_engine_that_hangs_ends_while_another_works(
 
 
 async def test_a_stall_of_all_engines_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "ENGINE_SILENT_S", 1.2)
-    async with supervised(engines=2) as running, asyncio.timeout(PATIENCE_S):
+    """One is silent for longer, and resumes before the other."""
+    monkeypatch.setattr(supervisor, "ENGINE_SILENT_S", silent_s := 4.0)
+    async with supervised(engines=2, responsive_s=RESPONSIVE_S) as running, asyncio.timeout(PATIENCE_S):
         engines = [pid for pid in children() if b"engine" in cmdline(pid)]
-        for pid in engines:  # one after the other, so that one is silent for longer
+        for pid in engines:
             os.kill(pid, signal.SIGSTOP)
             await asyncio.sleep(0.4)
-        await asyncio.sleep(2.0)
+        await asyncio.sleep(1.5 * silent_s)
         for pid in engines:
             os.kill(pid, signal.SIGCONT)
+            await asyncio.sleep(1.0)
         assert await (await running.call()).say("take 1 key 9") == "granted"
         assert sorted(pid for pid in children() if b"engine" in cmdline(pid)) == sorted(engines)
 
@@ -338,7 +348,7 @@ async def test_the_server_ends_though_its_engine_cannot_be_killed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As where a driver holds it in the kernel: it stays, the server says so and ends in a bounded time."""
-    monkeypatch.setattr(supervisor, "KILLED_S", 0.3)
+    monkeypatch.setattr(supervisor, "KILLED_S", 3.0)  # the front ends have time to end
     held: list[Child] = []
 
     async def start(number: int, hear: Handle[Message]) -> Child:
@@ -361,10 +371,12 @@ async def test_the_server_ends_though_its_engine_cannot_be_killed(
 
 
 async def test_a_lost_device_lets_the_others_finish_and_is_the_exit_code() -> None:
-    async with supervised(engine="lose") as running:
+    async with supervised(engine="lose", drain_s=PATIENCE_S) as running:
         caller = await running.call()
         os.kill(os.getpid(), signal.SIGTERM)  # the stub loses its device when it is asked to drain
-        await asyncio.sleep(0.2)
+        async with asyncio.timeout(PATIENCE_S):
+            while not json.loads(await caller.ask("health"))["models"]["is_lost"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
         assert await caller.say("take 1 key 9") == "granted"
         caller.close()
         assert await running.ends() == 70

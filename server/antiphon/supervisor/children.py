@@ -185,12 +185,12 @@ class Child:
         self.silent_s = 0.0
         self._pong = self.peer.ask(Ping())
 
-    async def answer(self, what: str, limit_s: float = ANSWER_S) -> bytes | None:
-        """The answer to a question; None if none arrives within ``limit_s``."""
+    async def answer(self, what: str, limit_s: float | None = None) -> bytes | None:
+        """The answer to a question; None if none arrives within ``limit_s``, or else ``ANSWER_S``."""
         if self.peer.is_congested:  # operators' questions must not fill its queue
             return None
         with contextlib.suppress(AntiphonError, TimeoutError):
-            body = await asyncio.wait_for(self.peer.ask(Question(what)), limit_s)
+            body = await asyncio.wait_for(self.peer.ask(Question(what)), limit_s or ANSWER_S)
             return body.data if isinstance(body, Body) else None
         return None
 

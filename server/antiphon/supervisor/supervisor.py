@@ -143,6 +143,7 @@ class Supervisor:
         self._is_leaving = False
         self._traced: set[int] = set()  # the engines whose recording is complete
         self._killed: set[Child] = set()  # the engines that hang, until they are reaped and after
+        self._working_s = 0.0  # with an engine that answers and works
         self._saving: asyncio.Future[None] | None = None
         self._changed = asyncio.Event()
 
@@ -294,17 +295,20 @@ class Supervisor:
                 if child not in self._engines and child.silent_s > limit_s:
                     self._log.error("front end is silent", process=child.name, silent_s=child.silent_s)
                     child.kill()
-            self._end_hung_engines()
+            self._end_hung_engines(min(elapsed_s, 2 * PING_PERIOD_S))
 
-    def _end_hung_engines(self) -> None:
-        """Kill engines that are silent or stuck, once, if another one answers and works.
+    def _end_hung_engines(self, elapsed_s: float) -> None:
+        """Kill engines that are silent or stuck, once, if another one answers and works for as long.
 
-        A stall of the whole machine therefore kills none; a health check reports the last engine.
+        A stall of the whole machine therefore kills none, even if one engine resumes before another; a health
+        check reports the last engine.
         """
         engines = [engine for engine in self._running_engines if engine.is_ready]
-        is_served = any(engine.is_responsive and not engine.stuck_s for engine in engines)
-        hung = [it for it in engines if it.silent_s > ENGINE_SILENT_S or it.stuck_s > STUCK_S]
-        for engine in {*hung} - self._killed if is_served else ():
+        is_working = any(engine.is_responsive and not engine.stuck_s for engine in engines)
+        self._working_s = worked_s = self._working_s + elapsed_s if is_working else 0.0
+        hung = {it for it in engines if min(it.silent_s, worked_s) > ENGINE_SILENT_S}
+        hung |= {it for it in engines if min(it.stuck_s, worked_s) > STUCK_S}
+        for engine in hung - self._killed:
             self._killed.add(engine)
             silent_s, stuck_s = engine.silent_s, engine.stuck_s
             self._log.error("engine hangs", engine=engine.device, silent_s=silent_s, stuck_s=stuck_s)
