@@ -1,8 +1,8 @@
 """A front end whose calls check their replies: ``python -m tests.ipc.front_end_process FD JSON``.
 
 It says "ready" once its calls have begun, and at the end what it counted, as JSON. Each of ``calls`` sends
-frames, ``pace_s`` apart, for ``seconds``, or for longer on a machine so slow that they were few; with
-``frames`` it hangs up after so many, and calls again.
+frames, ``pace_s`` apart, for ``seconds``, or for longer on a machine so slow that they were fewer than
+``least``; with ``frames`` it hangs up after so many, and calls again.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ class Talk:
     def __init__(self, port: EnginePort, facts: dict[str, Any], owner: int) -> None:
         self._port, self._owner = port, owner
         self._pace_s, self._frames = facts["pace_s"], facts.get("frames", sys.maxsize)
+        self._least = facts.get("least", LEAST_FRAMES)
         self.totals = dict.fromkeys((*COUNTS, "checked", "calls"), 0)
         self._pushed = 0
 
     async def run(self, end_s: float) -> None:
-        while time.monotonic() < end_s or self._pushed < LEAST_FRAMES:
+        while time.monotonic() < end_s or self._pushed < self._least:
             await self._call(end_s)
 
     async def _call(self, end_s: float) -> None:
         news = asyncio.Event()
-        session = await self._port.submit(SamplingParameters(), wait_s=10.0, notify=news.set)
+        session = await self._port.submit(SamplingParameters(), wait_s=120.0, notify=news.set)
         while session.state is not SessionState.ACTIVE:
             news.clear()
             await news.wait()
         self.totals["calls"] += 1
         frames = Frames(self._owner * 10_000 + self.totals["calls"])
         for number in range(self._frames):
-            if time.monotonic() >= end_s and self._pushed >= LEAST_FRAMES:
+            if time.monotonic() >= end_s and self._pushed >= self._least:
                 break
             self._pushed += 1
             session.push(frames.make(number), time.monotonic())

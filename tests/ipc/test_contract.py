@@ -121,7 +121,7 @@ async def test_a_caller_who_outruns_a_live_model_loses_the_oldest(enter: Enter) 
     call = await open_call(await enter(step_ms=50, input_frames=4, slots=1))
     session = call.session
     session.push(frames(*range(20)), time.monotonic())
-    assert session.queue_frames == 4
+    assert session.queue_frames <= 4
     session.finish()
     replies: list[FrameReply] = []
 

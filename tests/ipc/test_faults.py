@@ -151,7 +151,9 @@ def assert_undisturbed(counts: dict[str, int]) -> None:
 
 
 def test_no_frame_is_torn_or_anothers_at_full_speed(host: Host) -> None:
-    ends = [host.front_end(pool, pace_s=0.0, frames=50, seconds=5.0) for pool in range(POOLS)]
+    # Of each 50 frames, at least the 16 that may wait are answered.
+    speak = {"pace_s": 0.0, "frames": 50, "least": 1000, "seconds": 5.0}
+    ends = [host.front_end(pool, **speak) for pool in range(POOLS)]
     for counts in [end.counts() for end in ends]:
         assert counts["checked"] > 1000
         assert counts["calls"] > 20, "leases were used again and again"
@@ -391,6 +393,7 @@ def test_a_bell_stays_open_for_an_engine_that_is_about_to_ring_it(host: Host) ->
 def test_rings_for_which_there_is_no_memory_are_refused_with_their_bytes() -> None:
     plan = MemoryLayout(Shape(2, 2, 4, 4), pools=2, leases=3)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    gc.collect()
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     resource.setrlimit(resource.RLIMIT_FSIZE, (plan.total_bytes - 1, before[1]))
     try:
@@ -402,7 +405,7 @@ def test_rings_for_which_there_is_no_memory_are_refused_with_their_bytes() -> No
         f"{plan.total_bytes} bytes for the rings of 6 leases are not available: "
         "[Errno 27] File too large; use fewer slots"
     )
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors
 
 
 def test_a_lease_cleared_while_its_counters_are_shown_stays_clear() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import aiohttp
 import numpy as np
 import pytest
 
@@ -40,12 +40,26 @@ async def has_row(server: Server) -> None:
     await server.eventually(lambda: server.engine.health().active == 1)
 
 
+async def hang_up(server: Server, asking: AbstractAsyncContextManager[object]) -> None:
+    """Ask, and leave once there is a row, before the answer; until the server has seen it."""
+
+    async def ask() -> None:
+        async with asking:
+            raise AssertionError("answered")
+
+    task = asyncio.create_task(ask())
+    await has_row(server)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    handler = server.runner.server
+    assert handler is not None
+    await server.eventually(lambda: all(it.transport is None for it in handler.connections))
+
+
 async def test_a_caller_that_hangs_up_while_it_is_admitted_leaves_no_row(gate: asyncio.Event) -> None:
     async with serving(slots=1) as server:
-        with pytest.raises((TimeoutError, aiohttp.ClientError)):
-            async with asyncio.timeout(1.5), server.call(""):
-                raise AssertionError("admitted")
-        await has_row(server)
+        await hang_up(server, server.call(""))
         gate.set()
         await server.is_empty()
 
@@ -53,13 +67,7 @@ async def test_a_caller_that_hangs_up_while_it_is_admitted_leaves_no_row(gate: a
 async def test_a_post_whose_sender_leaves_while_it_is_admitted_leaves_no_row(gate: asyncio.Event) -> None:
     async with transcribing(slots=1) as (server, _):
         wav = np.zeros(24_000, np.int16).tobytes()
-        with pytest.raises((TimeoutError, aiohttp.ClientError)):
-            async with (
-                asyncio.timeout(1.5),
-                server.http.post(server.url(kyutai.PATH), data=streamed_header(24_000) + wav),
-            ):
-                raise AssertionError("answered")
-        await has_row(server)
+        await hang_up(server, server.http.post(server.url(kyutai.PATH), data=streamed_header(24_000) + wav))
         gate.set()
         await server.is_empty()
 

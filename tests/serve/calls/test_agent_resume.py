@@ -24,7 +24,7 @@ from antiphon.supervisor.messages import Link
 from antiphon_client.thread import CallThread
 from tests.serve.agent_client import SILENCE, agent_serving, is_left, lettered, messages_of, word
 from tests.serve.asr_client import spoken
-from tests.serve.harness import FRAME_SAMPLES, Client, Server, cut, serving
+from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, Client, Server, cut, serving
 from tests.serve.tts_client import levels
 from tests.support.text_model import Answer, TextModelServer, ending, piece, says
 
@@ -89,7 +89,7 @@ class CutCaller:
         """Until all is said and answered, over as many connections as it takes."""
         url, first = self._server.url(f"/api/chat?{QUERY}", "ws"), None
         self._speak()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not await self._connection(url, first):
                 assert not self._thread.reason
                 url = self._thread.resuming_url(self._again.url(f"/api/chat?{QUERY}", "ws"))
@@ -358,7 +358,7 @@ async def test_a_wrong_claim_is_refused_and_harms_nothing(claim: Any, reason: st
 async def test_a_call_without_a_connection_keeps_its_rows_until_its_window_is_over() -> None:
     async with (
         TextModelServer().serve() as text,
-        agent_serving(text, slots=1, engine={"resume_window_s": 0.5}) as server,
+        agent_serving(text, slots=1, engine={"resume_window_s": 3.0}) as server,
     ):
         async with server.call(QUERY) as client:
             thread = await begun(client)

@@ -150,9 +150,14 @@ async def test_a_listener_without_words_holds_no_row() -> None:
 MUTED = {"turn_detection": None}
 
 
+def impatient(*, is_quiet: bool) -> dict[str, float]:
+    """The one limit of those for silence that is to be reached: a pause of the machine reaches no other."""
+    return IMPATIENT | {"idle_timeout_s" if is_quiet else "quiet_timeout_s": 2 * ROWS_BACK_S}
+
+
 @pytest.mark.parametrize("muted", [False, True])
 async def test_events_hold_no_row_of_a_live_session(muted: bool) -> None:
-    async with serving(limits=IMPATIENT) as server:
+    async with serving(limits=impatient(is_quiet=muted)) as server:
         async with live_client(server) as client:
             await client.start()
             if muted:
@@ -165,7 +170,7 @@ async def test_events_hold_no_row_of_a_live_session(muted: bool) -> None:
 
 @pytest.mark.parametrize("detection", [True, False])
 async def test_events_hold_no_row_of_a_realtime_session(detection: bool) -> None:
-    async with serving(limits=IMPATIENT) as server:
+    async with serving(limits=impatient(is_quiet=not detection)) as server:
         async with realtime_client(server) as client:
             await client.event("session.created")
             if not detection:

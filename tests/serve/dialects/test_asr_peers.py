@@ -15,7 +15,7 @@ from antiphon.audio.ogg import OggOpusWriter
 from antiphon.protocol import kyutai
 from antiphon.protocol.kyutai import Audio, Error, Marker, OggOpus, Ready, Step
 from tests.serve.asr_client import Scribe, scribe, sentence, spoken, transcribing
-from tests.serve.harness import Closed
+from tests.serve.harness import PATIENCE_S, Closed
 
 AUDIO_HEAD = b"\x82\xa4type\xa5Audio\xa3pcm"
 
@@ -145,7 +145,7 @@ async def test_a_peer_that_does_not_read_is_let_go_and_holds_up_nobody() -> None
         await good.send(Marker(1))
         await good.until(Marker)
         assert good.texts == texts
-        async with asyncio.timeout(60):  # a thousand steps fill what the kernels hold between the two
+        async with asyncio.timeout(PATIENCE_S):  # a thousand steps fill what the kernels hold between the two
             while server.engine.health().active > 1:  # noqa: ASYNC110 (another thread's doing)
                 await asyncio.sleep(0.02)
         flooding.cancel()

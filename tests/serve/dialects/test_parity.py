@@ -121,7 +121,9 @@ async def test_staggered_callers_in_one_batch_equal_upstream_alone(
     checkpoint: Checkpoint, backend: HostBackend
 ) -> None:
     speeches = [speak(seed) for seed in range(SLOTS)]
-    async with serving(model=(checkpoint, backend), engine={"input_frames": 2 * FRAMES}) as server:
+    async with serving(
+        model=(checkpoint, backend), engine={"input_frames": 2 * FRAMES, "output_frames": 2 * FRAMES}
+    ) as server:
         *stock, plain = await asyncio.gather(
             stock_call(server, speeches[0], 0.0),
             stock_call(server, speeches[1], 0.11),

@@ -178,9 +178,11 @@ async def test_a_peer_that_never_connects_frees_its_row() -> None:
         peer_client() as client,
     ):
         status, _, _ = await post(server, CALLS, await client.offer())
-        assert (status, server.engine.health().active) == (201, 1)
+        assert status == 201
         await server.is_empty()
         await no_connections(server)
+        _, metrics, _ = await server.get("/metrics")
+        assert 'antiphon_admissions_total{model="null-echo",outcome="admitted"} 1.0' in metrics
 
 
 async def test_an_offer_gets_no_packet_at_its_addresses_before_it_is_admitted(
@@ -337,7 +339,7 @@ async def test_a_network_that_loses_and_delays_packets_breaks_neither_events_nor
             client.microphone.say(said)
             await client.event("response.done")
             assert relay.lost > 0
-            assert relay.passed > 10 * relay.lost
+            assert relay.passed > 4 * relay.lost
             # aiortc's own receiver drops much after a loss, so the model's input is compared. A gap may
             # end the turn early: the rest of the speech comes after the response.
             await server.eventually(lambda: loud(np.concatenate(processed)) > 0.8 * loud(said))

@@ -334,7 +334,7 @@ async def test_a_client_that_leaves_during_an_answer_ends_it() -> None:
         async with home(port) as client:
             client.send("transcript", {"text": "hello"})
             await client.until("handled-chunk")
-        await asyncio.wait_for(text.is_idle.wait(), 60)
+        await asyncio.wait_for(text.is_idle.wait(), PATIENCE_S)
 
 
 async def test_a_client_that_leaves_before_the_first_word_ends_the_answer() -> None:

@@ -85,8 +85,7 @@ async def test_a_closed_lane_takes_no_turn_and_forgets_its_conversation() -> Non
 
 async def test_turns_of_many_leave_the_loop_to_its_sockets_after_their_budget() -> None:
     """A hundred turns of a millisecond would otherwise keep every socket waiting for a tenth of a second."""
-    turns, longest_s = Turns(asyncio.get_running_loop()), 0.0
-    left = 100
+    turns, left = Turns(asyncio.get_running_loop()), 100
 
     def turn() -> bool:
         nonlocal left
@@ -99,8 +98,6 @@ async def test_turns_of_many_leave_the_loop_to_its_sockets_after_their_budget() 
     for _ in range(left):
         Waker(turns, turn, no_fault).wake()
     while left:
-        before, start = left, time.thread_time()
+        before = left
         await asyncio.sleep(0)
-        longest_s = max(longest_s, time.thread_time() - start)
         assert before - left <= BUDGET_S / 0.001 + 1
-    assert longest_s < 0.02

@@ -169,8 +169,9 @@ async def test_what_recordings_miss_is_told_to_prometheus(tmp_path: Path) -> Non
         recorder = server.services.recorder
         assert recorder is not None
         recorder.left_out = 7
-        (tmp_path / f"{recorder.open('ab').stem}-heard.wav").touch()  # somebody has it already
-        recorder.open("ab").heard(speech(1))
+        recording = recorder.open("ab")  # its name has the second
+        (tmp_path / f"{recording.stem}-heard.wav").touch()  # somebody has it already
+        recording.heard(speech(1))
         await server.eventually(lambda: recorder.failed_files == 1)
         _, text, _ = await server.get("/metrics")
     assert "\nantiphon_recording_left_out_pieces_total 7.0\n" in text

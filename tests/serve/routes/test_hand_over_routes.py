@@ -29,7 +29,7 @@ from antiphon.serve.routes import hand_over
 from antiphon.supervisor.messages import Message, Taken
 from antiphon.supervisor.shared import KEPT_REQUESTS, SeenRequests, SharedState
 from tests.serve.encrypted import TLS
-from tests.serve.harness import Server, serving
+from tests.serve.harness import PATIENCE_S, Server, serving
 from tests.support.held import largest_held
 
 SECRET = SharedSecret(b"a secret of two workers")
@@ -126,7 +126,7 @@ async def test_a_worker_says_what_its_calls_are_of_and_drains_only_to_an_address
     async with worker(tmp_path) as server:
         began: list[str] = []
         server.services.begin_drain = lambda target, engine: began.append(target)
-        asked = OtherWorker(server.url("").rstrip("/"), SECRET, timeout_s=5.0)
+        asked = OtherWorker(server.url("").rstrip("/"), SECRET, timeout_s=PATIENCE_S)
         facts = await asyncio.to_thread(asked.facts)
         assert facts["worker"] == "b"
         assert facts["models"]["null-echo"]["backend"].startswith("null numpy ")
@@ -161,7 +161,7 @@ async def test_a_worker_that_came_back_with_another_name_is_asked_for_it_once_mo
     monkeypatch.setattr(HTTPConnection, "putrequest", sent)
     async with worker(tmp_path) as server:
         server.services.begin_drain = lambda *_: None
-        asked = OtherWorker(server.url("").rstrip("/"), SECRET, timeout_s=5.0)
+        asked = OtherWorker(server.url("").rstrip("/"), SECRET, timeout_s=PATIENCE_S)
         for name, wanted in (("b", "GET POST"), ("b", "POST"), ("c", "POST GET POST"), ("c", "POST")):
             server.services.config = replace(server.services.config, worker=name)
             methods.clear()

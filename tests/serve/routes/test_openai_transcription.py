@@ -263,7 +263,8 @@ async def test_a_form_that_trickles_in_is_408() -> None:
         assert re.search(r"200 bytes came in \d+\.\d s; a body has 1 s", message), message
 
 
-async def test_only_so_many_are_received_at_once() -> None:
+async def test_only_so_many_are_received_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.serve.routes.upload.UPLOAD_GRACE_S", PATIENCE_S)
     has_begun = asyncio.Event()
 
     async def slowly() -> AsyncIterator[bytes]:

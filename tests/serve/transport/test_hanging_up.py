@@ -27,8 +27,8 @@ from tests.serve.encrypted import TLS, TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, Server, socket_of, transport_of
 from tests.serve.tts_client import speaking
 
-STEP_S = 0.05
-"""With this, what is sent below would take minutes."""
+STEP_S = 0.25
+"""With this, what is sent below would take a minute, and more."""
 
 FREE_S = 2.0
 """Within a second, the documents say; the engine counts its steps, so that a loaded machine has a margin."""
@@ -90,7 +90,8 @@ async def test_the_row_is_free_although_the_reader_pauses(
             await hang_up(ws)
             await server.is_empty()
         is_behind_more = hang_up is close_frame and messages * len(message) > READ_AHEAD_BYTES
-        assert steps.taken - started < (3 * FREE_S if is_behind_more else FREE_S) / STEP_S
+        # What is behind more is read at the pace at which it is decoded, which is that of the machine.
+        assert steps.taken - started < (10 * FREE_S if is_behind_more else FREE_S) / STEP_S
 
 
 @TLS_GOODBYE
