@@ -30,9 +30,12 @@ def value_of(info: OptionInfo) -> str:
     return f"{info.unit}{bounds}{', `auto`' if info.is_automatic else ''}"
 
 
-def row(info: OptionInfo, *, name: str) -> str:
-    default = f"`{info.shown_default}`" if info.shown_default else ""
-    return f"| `{name}` | {value_of(info)} | {default} | {info.help.replace('|', '/')} |"
+def row(name: str, *cells: str) -> str:
+    return f"| `{name}` | {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def default_of(info: OptionInfo) -> str:
+    return f"`{info.shown_default}`" if info.shown_default else ""
 
 
 def lines() -> Iterator[str]:
@@ -46,11 +49,11 @@ def lines() -> Iterator[str]:
         )
         for info in options(ServerConfig).values():
             if info.group is group:
-                yield row(info, name=info.key)
-    yield from ("", "## Constants", "", "| Name | Value | Default | Reason |", "|---|---|---|---|")
+                yield row(info.key, value_of(info), default_of(info), info.help)
+    yield from ("", "## Constants", "", "| Name | Default | Reason |", "|---|---|---|")
     for info in constants(ServerConfig).values():
         if info.path[0] != "limits":  # docs/reliability.md has those, with what happens beyond them
-            yield row(info, name=info.name)
+            yield row(info.name, default_of(info), info.help)
     yield ""
 
 
