@@ -3,7 +3,7 @@
 Matrices become MatMulNBits, whose inputs are rounded to INT8 at run time, with scales for every row and
 block: the level of one row does not affect another. No sum of its integers can overflow, even on CPUs without
 VNNI (decision 0010). Tables, and other tensors with a rule of 16 bits, are kept as float16 and widened when
-read.
+read. Other matrices whose values are bfloat16 are stored as such, without loss.
 """
 
 from __future__ import annotations
@@ -119,6 +119,9 @@ INT8_INPUTS = 4
 FLOAT = 32
 HALF = 16
 MULTIPLIED = (4, 8)
+BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
+NARROWED_BYTES = 4096
+"""Minimum bytes of a tensor that is stored as bfloat16; a node that widens it takes 150."""
 
 Read: TypeAlias = Callable[[TensorProto, Path], Array]
 """A function from a weight and the folder of its graph to its values."""
@@ -180,8 +183,22 @@ def quantize_graph(source: Path, target: Path, recipe: Recipe, read: Read = read
     known = {entry.domain for entry in model.opset_import}
     if DOMAIN not in known and any(node.domain == DOMAIN for node in graph.node):
         model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    _strip(graph)
     target.write_bytes(model.SerializeToString())
     return report
+
+
+def _strip(graph: GraphProto) -> None:
+    """Delete the exporter's notes that runtimes do not read: modules, parameters, and shapes of weights.
+
+    Shapes of other tensors stay: without them ONNX Runtime takes longer to open the graph.
+    """
+    for noted in (graph, *graph.node, *graph.input, *graph.output):
+        del noted.metadata_props[:]
+    made = {name for node in graph.node for name in node.output}
+    values = [value for value in graph.value_info if value.name in made]
+    del graph.value_info[:]
+    graph.value_info.extend(values)
 
 
 class _Rewriter:
@@ -221,6 +238,10 @@ class _Rewriter:
             return
         elif uses:
             self.kept.append(name)
+            values = self.read(tensor)
+            if values.nbytes >= NARROWED_BYTES and not (values.view(np.uint32) & 0xFFFF).any():
+                self._narrow(tensor, values.astype(BFLOAT16), "bfloat16", uses)
+                return
         if is_external(tensor):
             tensor = self.writer.put(tensor.name, self.read(tensor))
         self.tensors.append(tensor)
@@ -248,23 +269,30 @@ class _Rewriter:
                     _become_nbits(use.node, inputs, attributes)
 
     def _halve(self, name: str, tensor: TensorProto, uses: list[WeightUse]) -> None:
-        """Store it as float16, widened after a look-up; for all other nodes before them, once, at load."""
+        """Store the tensor as float16."""
         values = _finite(name, self.read(tensor))
         if np.abs(values).max(initial=0) > np.finfo(np.float16).max:
             raise UnsupportedError(f"{name} holds {np.abs(values).max():g}, float16 ends at 65504")
-        self.tensors.append(self.writer.put(f"{tensor.name}.half", values.astype(np.float16)))
         self.halved.append(name)
+        self._narrow(tensor, values.astype(np.float16), "half", uses)
+
+    def _narrow(self, tensor: TensorProto, values: Array, suffix: str, uses: list[WeightUse]) -> None:
+        """Store a tensor as ``values`` of 16 bits, widened after a look-up; for all other nodes before them,
+        once, at load.
+        """
+        narrow = f"{tensor.name}.{suffix}"
+        self.tensors.append(self.writer.put(narrow, values))
         wide = False
         for use in uses:
             wide = wide or use.kind is not Kind.LOOKUP
             if use.kind is Kind.LOOKUP:
                 output = use.node.output[0]
-                use.node.input[0], use.node.output[0] = f"{tensor.name}.half", f"{output}.half"
-                cast = helper.make_node("Cast", [f"{output}.half"], [output], to=TensorProto.FLOAT)
+                use.node.input[0], use.node.output[0] = narrow, f"{output}.{suffix}"
+                cast = helper.make_node("Cast", [f"{output}.{suffix}"], [output], to=TensorProto.FLOAT)
                 position = next(index for index, it in enumerate(self.graph.node) if it is use.node)
                 self.before_node.setdefault(position + 1, []).append(cast)
         if wide:
-            cast = helper.make_node("Cast", [f"{tensor.name}.half"], [tensor.name], to=TensorProto.FLOAT)
+            cast = helper.make_node("Cast", [narrow], [tensor.name], to=TensorProto.FLOAT)
             self.before_node.setdefault(0, []).append(cast)
 
     def _put_nodes(self) -> None:

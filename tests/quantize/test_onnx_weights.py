@@ -122,6 +122,36 @@ def test_a_made_up_name_gives_way_to_the_module_that_reads_the_weight(tmp_path: 
     assert set(report.errors) == {"lm.layers.0.out_proj.weight"}
 
 
+def test_the_exporters_notes_are_not_kept(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Neg", ["y"], ["z"])]
+    model = onnx.load(write_graph(tmp_path / "a.onnx", nodes, {"w": gauss(64, 64)}))
+    graph = model.graph
+    for noted in (graph, *graph.node, *graph.input, *graph.output):
+        noted.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'lm', 'linear']")
+    for name in ("y", "w"):
+        value = helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["rows", 64])
+        graph.value_info.append(value)
+    onnx.save(model, tmp_path / "a.onnx")
+    quantize_graph(tmp_path / "a.onnx", tmp_path / "b.onnx", recipe(8))
+    graph = onnx.load(tmp_path / "b.onnx").graph
+    assert [value.name for value in graph.value_info] == ["y"]
+    assert not any(it.metadata_props for it in (graph, *graph.node, *graph.input, *graph.output))
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_kept_weights_of_bfloat16_take_two_bytes_without_loss(tmp_path: Path, external: bool) -> None:
+    weight = gauss(128, 64)
+    exact = (weight.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    x = gauss(2, 128, seed=1)
+    for values, bytes_per_weight in ((exact, 2), (weight, 4)):
+        source = product_graph(tmp_path / "a.onnx", values, external=external)
+        report = quantize_graph(source, tmp_path / "b.onnx", load_recipe("onnx", "float32"))
+        assert report.kept == ("layer.weight",)
+        assert report.after_bytes == bytes_per_weight * weight.size
+        found, wanted = (run_graph(path, {"x": x})[0] for path in (tmp_path / "b.onnx", source))
+        assert np.array_equal(found, wanted)
+
+
 def test_tables_become_float16_and_are_widened_where_they_are_read(tmp_path: Path) -> None:
     table = gauss(100, 64).astype(np.float16).astype(np.float32)  # as bfloat16 would be: held exactly
     nodes = [
