@@ -228,7 +228,11 @@ class _Rewriter:
             if len(products) == len(uses):
                 return
         elif bits == HALF:
-            self._halve(name, tensor, uses)
+            values = _finite(name, self.read(tensor))
+            if np.abs(values).max(initial=0) > np.finfo(np.float16).max:
+                raise UnsupportedError(f"{name} holds {np.abs(values).max():g}, float16 ends at 65504")
+            self.halved.append(name)
+            self._narrow(tensor, values.astype(np.float16), "half", uses)
             return
         elif uses:
             self.kept.append(name)
@@ -261,14 +265,6 @@ class _Rewriter:
             for use in uses:
                 if use.transposed == transposed:
                     _become_nbits(use.node, inputs, attributes)
-
-    def _halve(self, name: str, tensor: TensorProto, uses: list[WeightUse]) -> None:
-        """Store the tensor as float16."""
-        values = _finite(name, self.read(tensor))
-        if np.abs(values).max(initial=0) > np.finfo(np.float16).max:
-            raise UnsupportedError(f"{name} holds {np.abs(values).max():g}, float16 ends at 65504")
-        self.halved.append(name)
-        self._narrow(tensor, values.astype(np.float16), "half", uses)
 
     def _narrow(self, tensor: TensorProto, values: Array, suffix: str, uses: list[WeightUse]) -> None:
         """Store a tensor as ``values`` of 16 bits, widened after a look-up; for all other nodes before them,
