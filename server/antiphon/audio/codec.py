@@ -86,7 +86,7 @@ class Decoder(ABC):
         self.has_more = False
 
     def close(self) -> None:  # noqa: B027 - most codecs have none
-        """Free native memory."""
+        """Free the codec's native memory."""
 
 
 class Encoder(ABC):

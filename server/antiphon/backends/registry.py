@@ -228,7 +228,7 @@ def graphs_command(checkpoint: Checkpoint) -> str:
 
 
 def backend_entry(name: str) -> BackendEntry:
-    """Look a backend up. Raises ConfigError with the nearest name."""
+    """Look up the backend called ``name`` in the table. Raises ConfigError with the nearest name."""
     if name not in BACKENDS:
         raise ConfigError(f"no backend is called '{name}'; {nearest(name, (AUTO, *BACKENDS))}")
     return BACKENDS[name]

@@ -47,7 +47,7 @@ class TensorSpec:
     is_pooled: bool = False
 
     def pooled(self) -> TensorSpec:
-        """The same specification, for a ring whose memory rows share."""
+        """The same specification, for a ring whose memory is shared by the rows."""
         return replace(self, is_pooled=True)
 
     def pair(self) -> TensorSpec:

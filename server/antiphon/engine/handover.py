@@ -101,7 +101,7 @@ class HandOver:
         self._target = self._target or target
 
     def stop(self) -> None:
-        """Start no further move."""
+        """Start no further moves of calls."""
         self._target = None
         self._posting.shutdown(wait=False, cancel_futures=True)
         self._taking.shutdown(wait=False, cancel_futures=True)

@@ -340,7 +340,7 @@ class RingReplies(NamedTuple):
 
     @property
     def is_padding(self) -> NDArray[np.bool_]:
-        """Which replies answer flush padding."""
+        """For each reply, whether it answers flush padding."""
         is_padding: NDArray[np.bool_] = self.run != NOT_PADDING
         return is_padding
 

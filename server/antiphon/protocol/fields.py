@@ -1,4 +1,4 @@
-"""The fields of a JSON event, read with their types checked and their path in every error.
+"""Reads the fields of a JSON event: checks their types, and names their path in every error.
 
 Structs of msgspec would be shorter, but their errors lack the value and the documented texts, and they do not
 treat null as an absent field.

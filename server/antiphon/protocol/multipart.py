@@ -1,4 +1,4 @@
-"""A form with files (``multipart/form-data``, RFC 7578), parsed as it arrives: bytes in, pieces of parts out.
+"""Parses a form with files (``multipart/form-data``, RFC 7578) as it arrives: bytes in, pieces of parts out.
 
 The parser keeps only a partial delimiter, so a form of any length takes little memory. The length of text
 between the parts is limited.

@@ -1,4 +1,5 @@
-"""One msgpack map whose first key is its type: the envelope of Kyutai's speech servers.
+"""Reads msgpack maps whose first key is the type, the envelope of Kyutai's speech servers, and packs arrays
+of floats.
 
 Their servers write ``{"type": name, field: value, ...}`` (serde's internally tagged enums through rmp-serde).
 The order of other fields has no meaning, and unknown fields are ignored, as in serde.

@@ -1,4 +1,4 @@
-"""The two kinds of text payload: UTF-8 text, and one JSON object in UTF-8."""
+"""Decodes and encodes the two kinds of text payload: UTF-8 text, and one JSON object in UTF-8."""
 
 from __future__ import annotations
 

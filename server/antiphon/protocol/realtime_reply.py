@@ -1,4 +1,4 @@
-"""The speech of a full-duplex model as responses of OpenAI Realtime.
+"""Divides the speech of a full-duplex model into responses of OpenAI Realtime.
 
 The model listens and speaks all the time; a response is its speech between two silences. It begins with the
 first voiced frame, or on a client's request, and ends when the model has been silent for ``silence_ms``;

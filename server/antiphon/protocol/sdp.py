@@ -1,4 +1,4 @@
-"""A WebRTC offer in SDP (RFC 8866), checked and reduced before aiortc parses it.
+"""Checks and reduces a WebRTC offer in SDP (RFC 8866) before aiortc parses it.
 
 An offer may have one audio section, with Opus, and one section for data channels. Only candidates with the
 address and port of a single machine are kept. A host name would need mDNS, and a peer that sends one contacts

@@ -184,7 +184,7 @@ class MlxRows:
         return self.state.bytes()
 
     def probe(self) -> None:
-        """Add two numbers on the device."""
+        """Check the device by adding two numbers on it."""
         with self.on_device():
             mx.eval(mx.ones(1) + 1)
 

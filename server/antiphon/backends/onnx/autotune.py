@@ -80,7 +80,7 @@ PAUSE: Final = 3.0
 
 @contextmanager
 def load(threads: int) -> Iterator[bool]:
-    """Run a thread that uses a quarter of a core; return whether it runs.
+    """Run a thread that uses a quarter of a core during the block; yield whether it runs.
 
     If ``threads`` leave a core free, that is enough for sockets, and no load is simulated.
     """

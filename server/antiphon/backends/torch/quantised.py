@@ -261,7 +261,9 @@ class Int8Linear(nn.Module):
 
     @classmethod
     def quantize(cls, linear: Linear) -> Int8Linear:
-        """Round a linear's weight, symmetrically, to its rows' largest values."""
+        """Make an INT8 layer from a linear: each row of the weight is rounded symmetrically to its own
+        scale.
+        """
         return cls(*quantize_tokens(linear.weight), linear.bias)
 
     @property

@@ -1,4 +1,4 @@
-"""Addresses of callers behind proxies, and networks in the configuration."""
+"""Finds the addresses of callers behind proxies, and parses the networks in the configuration."""
 
 from __future__ import annotations
 

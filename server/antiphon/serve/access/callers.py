@@ -1,4 +1,4 @@
-"""Callers: identity, rights and session counts, checked before any other work.
+"""Checks the identity, the rights and the session counts of callers before any other work.
 
 :class:`SessionLedger` counts a session for as long as its request lasts, so the session is released however
 the request ends.
@@ -237,7 +237,9 @@ class Access:
 
 
 def unauthorised(path: str, words: str, *, code: str) -> web.HTTPUnauthorized:
-    """A 401 with the header that names the scheme; on OpenAI's paths the body has OpenAI's format."""
+    """A 401 with the header that names the authentication scheme; on OpenAI's paths the body has OpenAI's
+    format.
+    """
     headers = {"WWW-Authenticate": 'Bearer realm="antiphon"'}
     if OPENAI_PATH.match(path) is None:
         return web.HTTPUnauthorized(text=f"{words}\n", headers=headers)

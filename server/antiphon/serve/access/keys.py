@@ -1,4 +1,4 @@
-"""API keys: a file of names and hashes, and the places of a key in a request.
+"""Reads API keys: the names and hashes in a file, and the key in a request.
 
 A line is ``NAME:SHA256[:SESSIONS[:SECONDS]]``. NAME identifies the holder in logs and, if metrics need a key,
 in metrics. SHA256 is the hash of the key in hexadecimal. SESSIONS is its limit of concurrent sessions, if it

@@ -1,4 +1,6 @@
-"""Requests to another worker: signed, and over TLS unless it is on this machine. All methods block."""
+"""Sends signed requests to another worker, over TLS unless its address is a loopback address. All methods
+block.
+"""
 
 from __future__ import annotations
 

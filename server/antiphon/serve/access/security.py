@@ -1,4 +1,4 @@
-"""Checks of origin and host, and the security headers of the page."""
+"""Checks the origin and the host of requests, and makes the security headers of the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Usage: one record for each connection of a call, and each key's seconds of the day.
+"""Records usage: one record for each connection of a call, and the seconds that each key has used today.
 
 Records are lines of JSON. Several processes append to one file, each line in one write, and each reads the
 others' lines, so that a day's seconds include all processes and survive a restart. One thread writes and

@@ -322,7 +322,7 @@ class Call:
 
     @property
     def words(self) -> int:
-        """Words transcribed or synthesised so far, if the protocol has any."""
+        """The number of words transcribed or synthesised so far; 0 if the protocol has none."""
         return self.dialect.words + self.participant.words
 
     @property

@@ -31,7 +31,7 @@ class Captions:
     """One caller's transcript; used on the event loop only."""
 
     def __init__(self, model: ServedModel, rate: int, clock: Callable[[], float]) -> None:
-        """Accept samples at ``rate``, the talker's rate; ``clock`` is the clock of the engines."""
+        """Accept samples at ``rate``, the rate of the call's model; ``clock`` is the clock of the engines."""
         self._model, self._clock = model, clock
         spec = model.engine.info.spec
         self._resampler = Resampler(rate, spec.sample_rate)
@@ -50,7 +50,7 @@ class Captions:
         return None
 
     def hear(self, pcm: FloatArray) -> None:
-        """Add audio of the caller, float32 ``[N]`` at the talker's rate."""
+        """Add audio of the caller, float32 ``[N]`` at the rate of the call's model."""
         if self._hearing is not None and not self._is_finishing:
             self._hearing.put(self._resampler.feed(pcm), self._clock())
 

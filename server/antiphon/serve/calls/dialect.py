@@ -112,7 +112,7 @@ class Dialect(ABC, Generic[R]):
         return ()
 
     def caption(self, told: Word | Marked | Info) -> Sequence[Action]:
-        """Messages for new words of the client's audio, from a recogniser."""
+        """The actions for new words of the client's audio, from a recogniser."""
         return ()
 
     def finish(self, stats: SessionStats) -> tuple[Sequence[Message], AntiphonError | None]:

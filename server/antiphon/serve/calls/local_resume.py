@@ -124,7 +124,8 @@ class Recent:
 
 
 def continued(samples: int, frame: int, frame_samples: int) -> tuple[int, int, int]:
-    """Continue a call that has processed ``samples``, with a client that can send from ``frame`` on.
+    """The positions at which a call continues that has processed ``samples``, if its client can send from
+    ``frame`` on.
 
     Returns the number of samples that count as processed, the number of following samples that were already
     processed, and the next frame that the client must send.

@@ -1,4 +1,4 @@
-"""Audio in the events of OpenAI's protocols: the codec of its format, its samples, and a check for files."""
+"""Decodes the audio in the events of OpenAI's protocols, and detects events that contain a file."""
 
 from __future__ import annotations
 

@@ -91,7 +91,9 @@ class CanaryRouter:
         *,
         continues_elsewhere: bool,
     ) -> None:
-        """Stop watching a call. A call that ``continues_elsewhere`` is judged where it ends."""
+        """Stop watching a call, and record its measurements when they are complete. A call that
+        ``continues_elsewhere`` is judged where it ends.
+        """
         error, stats = session.error, session.stats()
         if continues_elsewhere or (not stats.frames_taken and error is None):
             observation.forget()

@@ -148,7 +148,7 @@ def report_loss(lost: Future[AntiphonError], error: AntiphonError) -> None:
 
 
 def run_engines(control: socket.socket, begin: messages.Begin, _: Sequence[int]) -> None:
-    """Run the engines until the supervisor ends or ends this process.
+    """Run the engines until the supervisor has ended or ends this process.
 
     Raises:
         AntiphonError: one of the models cannot be served.

@@ -411,7 +411,7 @@ def _announce(call: Call, limit_s: float, log: Log) -> None:
 
 
 def run_front_end(control: socket.socket, begin: messages.Begin, descriptors: Sequence[int]) -> None:
-    """Serve conversations until the supervisor ends or ends this front end.
+    """Serve conversations until the supervisor has ended or ends this front end.
 
     Raises:
         AntiphonError: the configuration, or a model's files, cannot be used.

@@ -17,7 +17,7 @@ from antiphon.serve.access.shared_secret import SharedSecret
 
 
 def identity_of(checkpoint: Checkpoint, info: BackendInfo) -> StateIdentity:
-    """The identity that calls of a running model belong to.
+    """The model and backend to which the states of a running model's rows belong.
 
     It excludes weights that the backend does not load, because another worker may lack them.
     """

@@ -1,4 +1,4 @@
-"""Uploaded files in this process: how many there are, their bytes on disk, and the thread that reads them."""
+"""Counts uploaded files and their bytes on disk in this process, and runs the thread that reads them."""
 
 from __future__ import annotations
 

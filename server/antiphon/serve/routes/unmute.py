@@ -88,7 +88,7 @@ async def list_voices(
 
 
 async def health(request: web.Request, services: Services, _models: Sequence[ServedModel]) -> web.Response:
-    """Whether the parts of an agent work; ``ok`` if all do. This server does not clone voices."""
+    """Answer whether each part of an agent works; ``ok`` if all do. This server does not clone voices."""
     agent = _agent_of(request, services)
     engines = (await services.status.health()).models
     up = {

@@ -53,8 +53,9 @@ class Linear(nn.Module):
         return linear
 
     def pack(self) -> None:
-        """Replace the weight by oneDNN's layout. CPU only, irreversible; no effect if oneDNN has no such
-        layout."""
+        """Convert the weight to oneDNN's layout. CPU only, irreversible; no effect if oneDNN has no such
+        layout.
+        """
         if self.weight.device.type != "cpu" or self.packed is not None or not can_pack(self.weight.dtype):
             return
         self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.data, PACKED_FOR_ROWS)
