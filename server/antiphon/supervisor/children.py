@@ -170,7 +170,7 @@ class Child:
 
     @property
     def is_responsive(self) -> bool:
-        """Whether the child is ready and no heartbeat is overdue."""
+        """Whether the child is ready and reads its messages, and no heartbeat is overdue."""
         return self.is_ready and self.silent_s <= RESPONSIVE_S and not self.peer.is_congested
 
     def beat(self, elapsed_s: float) -> None:

@@ -59,7 +59,7 @@ class TokenBucket:
         self.rate, self.tokens, self._filled_s = rate, rate, now_s
 
     def fill(self, now_s: float) -> float:
-        """Add the tokens of the elapsed time; returns the tokens."""
+        """Add the tokens of the elapsed time; return the number of tokens."""
         self.tokens = min(self.rate, self.tokens + (now_s - self._filled_s) * self.rate)
         self._filled_s = now_s
         return self.tokens
@@ -71,7 +71,7 @@ class TokenBucket:
 
 
 class ConnectionBounds:
-    """The current connections, and the delay until the next one is accepted and served.
+    """Tracks the current connections, and computes the delay until the next one is accepted and served.
 
     An address beyond its own limits is rejected; beyond the total limits, the next connection waits.
     """

@@ -1,4 +1,4 @@
-"""Both directions of a live call's audio: it decodes input, and gates and encodes output."""
+"""Decodes the input audio of a live call, and gates and encodes its output."""
 
 from __future__ import annotations
 

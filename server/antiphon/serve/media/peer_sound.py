@@ -50,7 +50,9 @@ class IncomingSound:
         self._paid_until_s = clock()
 
     def packet(self, number: int, payload: bytes) -> bytes:
-        """The samples that the packet with this number completes; none if the packet is not Opus."""
+        """The samples that the packet with this number completes; none if the packet is invalid or comes too
+        early.
+        """
         now_s, length_s = self._clock(), packet_ms(payload) / 1000
         if not length_s:  # it would cost no time, and the estimates before it some
             return b""

@@ -68,7 +68,9 @@ class OtelTracer(Tracer):
         return True
 
     def span(self, name: str, start_s: float, end_s: float, *, track: str, **details: Any) -> None:
-        """Keep a span of the current tick; in a process without ticks, export it if its tick is exported."""
+        """Export the span if it belongs to a selected tick or follows one; in a process without ticks, export
+        one span of every ``every``.
+        """
         span = Span(name, track, start_s, end_s, details)
         with self._guard:
             if track in ENGINE_TRACKS:
