@@ -214,6 +214,7 @@ def test_builtin_name_wins_over_a_folder(
         ("ecco", " (did you mean 'echo'?)"),
         ("kyutai/moshiko-pytorch-bf16", "; on the hub it would be hf://kyutai/moshiko-pytorch-bf16"),
         ("/no/such/folder", ""),
+        ("./none", ""),
     ],
 )
 def test_unknown_model_lists_what_there_is(ref: str, hint: str) -> None:

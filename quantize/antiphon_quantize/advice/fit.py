@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 from antiphon.backends.machine import Gpu
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.sizing import MemoryFacts, most_rows, slots_on
-from antiphon.errors import CheckpointNotFoundError, ConfigError
+from antiphon.errors import CheckpointNotFoundError, ConfigError, nearest
 from antiphon.models.catalog import builtin_folder
 from antiphon.models.costs import CARDS, GpuCard
 from antiphon.models.manifest import MANIFEST_NAME, Manifest, read_manifest
@@ -56,7 +56,8 @@ def parse_bytes(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise ConfigError(f"memory {text!r} is not a size; write for example 24GB, 24GiB or H100")
+        near = nearest(text.upper(), (card.name for card in CARDS))
+        raise ConfigError(f"memory {text!r} is no size such as 24GB or 24GiB, and no known GPU; {near}")
     unit = match[2] or match[3]
     if unit is None:
         raise ConfigError(f"memory {text!r} has no unit; for gigabytes write {match[1]}GB")

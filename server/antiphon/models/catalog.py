@@ -65,7 +65,8 @@ def load_checkpoint(ref: str, *, is_confined: bool = False) -> Checkpoint:
             assets if folder.resolve().is_relative_to(assets) else folder
         )  # the package's share some files
         return read_checkpoint(Folder(folder, bound if is_confined else None), ref)
-    near = f"; on the hub it would be {HUB_PREFIX}{ref}" if ref.count("/") == 1 else hint(ref, BUILTIN)
+    is_on_hub = ref.count("/") == 1 and ref[0].isalnum()  # maybe
+    near = f"; on the hub it would be {HUB_PREFIX}{ref}" if is_on_hub else hint(ref, BUILTIN)
     raise CheckpointNotFoundError(
         f"no model '{ref}'{near}: it is no folder, and the built-in ones are {', '.join(BUILTIN)}; "
         f"{antiphon_command('models')} lists others"

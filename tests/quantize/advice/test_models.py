@@ -266,7 +266,11 @@ def test_sizes(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--fits", "plenty"], "memory 'plenty' is not a size; write for example 24GB, 24GiB or H100"),
+        (
+            ["--fits", "rtx 4091"],
+            "24GiB, and no known GPU; did you mean 'RTX 4090'?",
+        ),
+        (["--fits", "plenty"], "24GiB, and no known GPU; there are: A100, "),
         (["--fits", "24"], "memory '24' has no unit; for gigabytes write 24GB"),
         (["--fits", "24GB", "--sessions", "0"], "sessions is 0, at least 1 is needed"),
         (["--compose", "x.yaml"], "compose is given without fits"),
