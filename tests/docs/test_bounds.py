@@ -77,9 +77,9 @@ TESTS: Mapping[str, Sequence[str]] = {
     "agent/chat_stream.py::MAX_NAME_CHARS": ("agent/test_text_model.py::a_fault_is_named",),
     "agent/text_model.py::MAX_LIST_BYTES": ("agent/test_text_model.py::no_more_of_a_list_of_models",),
     "agent/speakable.py::MAX_HELD_CHARS": ("agent/test_speakable.py::what_is_held_is_bounded",),
-    "serve/calls/agent.py::MAX_NEWS": ("serve/calls/test_agent.py::too_many_events_wait",),
+    "serve/calls/agent.py::MAX_NEWS": ("serve/calls/test_agent_audio.py::too_many_events_wait",),
     "serve/calls/transcriber.py::MAX_PENDING_SAMPLES": (
-        "serve/calls/test_agent.py::a_second_of_it_waits_for_the_recogniser",
+        "serve/calls/test_agent_audio.py::a_second_of_it_waits_for_the_recogniser",
     ),
     "serve/calls/agent_reply.py::MAX_READY": ("serve/calls/test_agent_reply.py::waits_with_the_synthesiser",),
     "protocol/realtime_tools.py::MAX_TOOLS": ("protocol/test_field_bounds.py::lists_of_a_response",),

@@ -6,13 +6,22 @@ import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from antiphon.audio.ogg import OggOpusWriter
-from antiphon.audio.wav import encode_wav
 from antiphon.protocol import kyutai, kyutai_tts
+from tests.serve.hostile_bodies import (
+    FORM,
+    bodies_of_sessions,
+    bodies_of_sound,
+    bodies_of_text,
+    forms_of_sound,
+    live_offers,
+    offers,
+    orders_of_speech,
+)
 from tests.serve.hostile_values import (
     DEEP_JSON,
     DEEP_MSGPACK,
@@ -23,16 +32,8 @@ from tests.serve.hostile_values import (
     packed,
     random_value,
 )
-from tests.support.offers import OFFER
 
 Message: TypeAlias = bytes | str
-
-UPGRADE: Final = {
-    "Upgrade": "websocket",
-    "Connection": "Upgrade",
-    "Sec-WebSocket-Version": "13",
-    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-}
 
 
 def chat_messages(random: Random) -> list[Message]:
@@ -262,135 +263,6 @@ def unmute_messages(random: Random) -> list[Message]:
     return [*found, DEEP_JSON.decode(), "", "\0", b"", random.bytes(300), "null"]
 
 
-def bodies_of_sessions(random: Random) -> list[bytes]:
-    """Sessions that are none, for ``POST /v1/realtime/client_secrets``."""
-    names = ("session", "expires_after", "type", "model")
-    values = [{name: random_value(random) for name in names} for _ in range(12)]
-    sessions = [
-        {"session": {name: random_value(random) for name in ("type", "model", "audio")}} for _ in range(12)
-    ]
-    found = [json.dumps(value).encode() for value in [*values, *sessions]]
-    return [*found, DEEP_JSON, b"", b"\xff\xfe", b'{"session": "\\ud800"}', b" " * 70_000]
-
-
-def bodies_of_text(random: Random) -> list[bytes]:
-    """JSON that is none, or says something else, for ``POST /api/tts_streaming``."""
-    values = [{"text": random_value(random), "voice": random_value(random)} for _ in range(8)]
-    found = [json.dumps(value).encode() for value in [*values, random_value(random), {"text": "a" * 5000}]]
-    return [
-        *found,
-        DEEP_JSON,
-        b"",
-        b"\xff\xfe",
-        b'{"text": "\\ud800"}',
-        b'{"text":' + b"9" * 5000,
-        b" " * 70_000,
-    ]
-
-
-def bodies_of_sound(random: Random) -> list[bytes]:
-    """Recordings that are none, or lie about their length, for ``POST /api/asr-streaming``."""
-    wav = encode_wav(np.zeros(4000, np.float32), 24_000)
-    giant = wav[:4] + b"\xff\xff\xff\xff" + wav[8:40] + b"\xff\xff\xff\xff" + wav[44:]
-    rates = [wav[:24] + rate.to_bytes(4, "little") + wav[28:] for rate in (0, 1, 2**32 - 1)]
-    channels = wav[:22] + b"\xff\xff" + wav[24:]
-    magic = [head + random.bytes(400) for head in (b"RIFF\0\0\0\0WAVE", b"fLaC", b"ID3\4", b"\xff\xfb\x90")]
-    return [giant, *rates, channels, *magic, *broken_oggs(random), b"", wav[:20], garbled(random, wav)]
-
-
-def orders_of_speech(random: Random) -> list[bytes]:
-    """JSON that is none, or orders nothing, for ``POST /v1/audio/speech``."""
-    names = ("input", "model", "voice", "response_format", "speed", "stream_format", "instructions")
-    values: list[Any] = [{name: random_value(random) for name in names} for _ in range(8)]
-    values += [{"input": "a", name: random_value(random)} for name in names]
-    values += [{"input": "a", "speed": speed} for speed in (0, -1, 5, True, 1e308)]
-    values += [{"input": " "}, {"input": "a" * 5000}, {"input": "a", "voice": {"id": []}}]
-    return [*(json.dumps(value).encode() for value in values), DEEP_JSON, b"", b" " * 70_000]
-
-
-BOUNDARY: Final = "antiphon"
-FORM: Final = f"multipart/form-data; boundary={BOUNDARY}"
-
-
-def form_of(**fields: bytes) -> bytes:
-    """A form with these fields; ``file`` is a file."""
-    parts = [
-        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"'.encode()
-        + (b'; filename="a.wav"' if name == "file" else b"")
-        + b"\r\n\r\n"
-        + value
-        + b"\r\n"
-        for name, value in fields.items()
-    ]
-    return b"".join(parts) + f"--{BOUNDARY}--\r\n".encode()
-
-
-def forms_of_sound(random: Random) -> list[bytes]:
-    """Forms that are none, and recordings that are none in forms that are."""
-    whole = form_of(model=b"scribe", file=encode_wav(np.zeros(4000, np.float32), 24_000))
-    fields = [
-        form_of(file=b"RIFF", **{name: value})
-        for name in ("response_format", "stream", "timestamp_granularities[]", "language", "model")
-        for value in (b"nonsense", b"\xff\xfe", b"x" * 70_000)
-    ]
-    head = f"--{BOUNDARY}\r\n".encode()
-    return [
-        *(form_of(file=recording) for recording in bodies_of_sound(random)),
-        *fields,
-        *(whole[: int(end)] for end in random.integers(1, len(whole), size=8)),
-        *(garbled(random, whole) for _ in range(4)),
-        head + b"x" * 20_000,
-        head + b"Content-Disposition: form-data\r\n\r\nabc\r\n" + head,
-        b"\n" * 100_000,
-        (head + b'Content-Disposition: form-data; name="a"\r\n\r\n\r\n') * 200,
-        b"",
-    ]
-
-
-def offers(random: Random) -> list[bytes]:
-    """Offers of WebRTC that are none, or that aiortc cannot read behind our own checks."""
-    lines = OFFER.decode().split("\r\n")
-    cut = ["\r\n".join(lines[: int(end)]).encode() for end in random.integers(1, len(lines), size=6)]
-    mixed = ["\r\n".join(lines[int(it)] for it in random.permutation(len(lines))).encode() for _ in range(3)]
-    forms = [
-        form_of(sdp=OFFER, session=json.dumps(random_value(random)).encode()),
-        form_of(sdp=b"v=0"),
-        form_of(session=b"{}"),
-        form_of(sdp=OFFER, session=DEEP_JSON),
-    ]
-    told = [
-        OFFER.replace(b"sha-256 ", b"sha-999 "),
-        OFFER.replace(b"a=setup:actpass", b"a=setup:holdconn"),
-        OFFER.replace(b"a=mid:1", b"a=mid:0"),
-        OFFER.replace(b"BUNDLE 0 1", b"BUNDLE 7"),
-        OFFER.replace(b"a=sctp-port:5000", b"a=sctp-port:99999999"),
-        OFFER.replace(b"192.0.2.7 40001 typ", b"0.0.0.0 0 typ"),
-        OFFER.replace(b"minptime=10", b"minptime"),
-        OFFER.replace(b"UDP/DTLS/SCTP webrtc", b"DTLS/SCTP x"),
-    ]
-    return [
-        *(garbled(random, OFFER) for _ in range(6)),
-        *cut,
-        *mixed,
-        *forms,
-        *told,
-        b"",
-        DEEP_JSON,
-        b"v=0\n" * 9000,
-    ]
-
-
-def live_offers(random: Random) -> list[bytes]:
-    """Offers within a session of OpenAI Live."""
-    session: dict[str, Any] = {"model": "null-echo"}
-    values = [random_value(random) for _ in range(6)]
-    transports: list[Any] = [{"type": "webrtc", "sdp": value} for value in (*values, OFFER.decode(), "v=0")]
-    transports += [{"type": value} for value in values[:2]]
-    found: list[Any] = [{"session": session, "transport": it} for it in transports]
-    found += [{"session": it, "transport": {"type": "webrtc", "sdp": OFFER.decode()}} for it in values]
-    return [*(json.dumps(it).encode() for it in found), DEEP_JSON, b"", b"[]"]
-
-
 ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "GET /api/chat": Upgraded(
         (
@@ -469,83 +341,3 @@ ATTACKS: Final[dict[str, Upgraded | Asked]] = {
     "GET /{path:.*}": Asked(),
 }
 """Every route of the application, ``/m/NAME`` before it or not."""
-
-
-def queries(random: Random) -> list[str]:
-    """Queries no client of ours would send."""
-    keys = (
-        "model",
-        "format",
-        "wait",
-        "voice",
-        "ext",
-        "text_temperature",
-        "audio_topk",
-        "text_seed",
-        "auth_id",
-    )
-    values = (
-        "nan",
-        "-1",
-        "1e999",
-        "9" * 400,
-        "%00",
-        "%ff%fe",
-        "../../..",
-        "'\"<b>",
-        "0x10",
-        "",
-        "1&1",
-        "%F0%9F",
-    )
-    chosen = [
-        "&".join(f"{keys[int(key)]}={values[int(random.integers(len(values)))]}" for key in row)
-        for row in random.integers(len(keys), size=(20, 3))
-    ]
-    return [*chosen, "&" * 500, "=" * 500, "model=" + "m" * 3000]
-
-
-def masked(opcode: int, payload: bytes, *, size: bytes | None = None) -> bytes:
-    """A client's frame: its first byte, a length that may be a lie, a mask of zeros."""
-    length = size or (
-        bytes((0x80 | len(payload),)) if len(payload) < 126 else b"\xfe" + len(payload).to_bytes(2, "big")
-    )
-    return bytes((opcode,)) + length + bytes(4) + payload
-
-
-FRAMES: Final[dict[str, tuple[bytes, tuple[int, ...]]]] = {
-    "an opcode nobody knows": (masked(0x83, b"abc"), (1002,)),
-    "a reserved bit": (masked(0xC2, b"abc"), (1002,)),
-    "a ping in pieces": (masked(0x09, b"abc"), (1002,)),
-    "a ping too long": (masked(0x89, bytes(126)), (1002,)),
-    "the rest of nothing": (masked(0x80, b"abc"), (1002, 1007)),
-    "two beginnings": (masked(0x02, b"abc") + masked(0x82, b"abc"), (1002,)),
-    "a message without an end": (masked(0x02, bytes(60_000)) + masked(0x00, bytes(60_000)) * 30, (1009,)),
-    "a length of 2^40": (
-        masked(0x82, bytes(70_000), size=b"\xff" + (2**40).to_bytes(8, "big")),
-        (1009, 1002),
-    ),
-    "a length of 2^63": (masked(0x82, b"abc", size=b"\xff\x80" + bytes(7)), (1009, 1002)),
-    "text that is not UTF-8": (masked(0x81, b"\xff\xfe"), (1007,)),
-    "a close of one byte": (masked(0x88, b"\x03"), (1002,)),
-    "a close code that cannot be": (masked(0x88, (999).to_bytes(2, "big")), (1002,)),
-}
-"""Frames against the rules of RFC 6455, and the close codes that may answer them."""
-
-REQUESTS: Final[dict[str, tuple[str, str]]] = {
-    "a length beyond all numbers": ("Content-Length: 99999999999999999999", "abc"),
-    "a length that never comes": ("Content-Length: 60000", "abc"),
-    "a length of a terabyte": ("Content-Length: 1000000000000", "abc"),
-    "a negative length": ("Content-Length: -1", "abc"),
-    "two lengths": ("Content-Length: 3\r\nContent-Length: 30", "abc"),
-    "a length and pieces": (
-        "Content-Length: 3\r\nTransfer-Encoding: chunked",
-        "0\r\n\r\nGET /x HTTP/1.1\r\n\r\n",
-    ),
-    "a piece of no size": ("Transfer-Encoding: chunked", "xyz\r\nabc\r\n"),
-    "a piece of 2^60 bytes": ("Transfer-Encoding: chunked", "1000000000000000\r\nabc"),
-    "a header without a colon": ("Content-Length", ""),
-    "a header of 70,000 letters": ("X-Long: " + "x" * 70_000, ""),
-    "compression that is none": ("Content-Encoding: gzip\r\nContent-Length: 9", "\x1f\x8b\x08nogzip"),
-}
-"""Headers and bodies of a POST that no HTTP library would send."""

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -68,6 +69,10 @@ class Running:
         caller = Caller(reader, writer, int(number), int(pid))
         self.callers.append(caller)
         return caller
+
+    def spread(self) -> Counter[int]:
+        """The number of calls at each front end."""
+        return Counter(caller.front_end for caller in self.callers)
 
     async def health(self) -> dict[str, Any]:
         caller = await self.call()

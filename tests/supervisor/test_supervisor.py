@@ -6,12 +6,10 @@ import asyncio
 import errno
 import json
 import os
-import random
 import signal
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,69 +34,12 @@ from antiphon.supervisor.children import (
     next_pause_s,
 )
 from antiphon.supervisor.messages import Begin, Link, Message, Ready
-from tests.supervisor.running import PATIENCE_S, STUB, Caller, Running, children, supervised
+from tests.supervisor.running import PATIENCE_S, STUB, children, supervised
 
 pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
 
 BACK_S = 60.0
 """A front end that ended is back within this time."""
-
-
-def spread(running: Running) -> Counter[int]:
-    return Counter(caller.front_end for caller in running.callers)
-
-
-async def until_at_work(running: Running, calls: int) -> None:
-    """Wait until front ends have so many connections; a caller asks that stays, for one more would count."""
-    async with asyncio.timeout(PATIENCE_S):
-        while sum(each["at_work"] for each in await front_ends(running.callers[0])) > calls:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
-async def front_ends(caller: Caller) -> list[dict[str, int]]:
-    """What the supervisor says of each."""
-    found: list[dict[str, int]] = json.loads(await caller.ask("health"))["front_ends"]
-    return found
-
-
-@pytest.mark.parametrize("calls", [16, 64, 200])
-async def test_calls_that_only_arrive_differ_by_at_most_one(calls: int) -> None:
-    async with supervised(front_ends=3) as running:
-        for _ in range(calls // 4):
-            await asyncio.gather(*(running.call() for _ in range(4)))
-        shares = spread(running)
-        assert max(shares.values()) - min(shares.values()) <= 1
-        assert len(shares) == 3
-
-
-@pytest.mark.parametrize("calls", [16, 64, 200])
-async def test_arrivals_even_out_what_a_random_half_has_left(calls: int) -> None:
-    async with supervised(front_ends=3) as running:
-        await asyncio.gather(*(running.call() for _ in range(calls)))
-        for caller in random.Random(calls).sample(running.callers, calls // 2):
-            caller.close()
-            running.callers.remove(caller)
-        await until_at_work(running, calls // 2)
-        left = spread(running)
-        while max(spread(running).values()) - min(spread(running).values()) > 1:
-            await running.call()
-        arrived = len(running.callers) - left.total()
-        assert arrived <= 3 * max(left.values()) - left.total(), "none went where there were more"
-
-
-async def test_arrivals_even_out_what_leavers_left_uneven() -> None:
-    async with supervised() as running:
-        for _ in range(16):
-            await running.call()
-        for caller in [caller for caller in running.callers if caller.front_end == 1]:
-            caller.close()
-            running.callers.remove(caller)
-        await until_at_work(running, 8)
-        for _ in range(8):
-            assert (await running.call()).front_end == 1
-        for _ in range(4):
-            await running.call()
-        assert set(spread(running).values()) == {10}
 
 
 async def test_a_killed_front_end_costs_its_own_callers_alone_and_is_back_in_time() -> None:
@@ -244,7 +185,7 @@ async def test_metrics_are_sums_and_counters_survive_a_process() -> None:
         os.kill(victim.pid, signal.SIGKILL)
         await victim.is_dropped()
         other = next(caller for caller in running.callers if caller.front_end == 1)
-        held = spread(running)[1]
+        held = running.spread()[1]
         async with asyncio.timeout(PATIENCE_S):
             while b"antiphon_front_end_restarts_total 1.0" not in (text := await other.ask("metrics")):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

@@ -19,7 +19,7 @@ from antiphon.serve.access.ephemeral import EphemeralKeys
 from antiphon.serve.access.keys import KeyEntry, digest_of, format_key
 from antiphon.serve.dialects import translation
 from tests.serve.harness import FRAME_SAMPLES, PATIENCE_S, Closed, Server, serving, speech
-from tests.serve.hostile import UPGRADE, masked
+from tests.serve.hostile_requests import UPGRADE, masked
 from tests.serve.live_client import parrot
 from tests.serve.realtime_client import PATH, RealtimeClient, realtime_client
 from tests.support.null_models import CODEC, DUPLEX, HIBIKI

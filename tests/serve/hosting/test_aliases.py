@@ -12,7 +12,7 @@ from antiphon.protocol import kyutai
 from antiphon.serve.hosting.model_names import name_models, read_aliases
 from tests.serve.asr_client import scribe, sentence, spoken
 from tests.serve.harness import Server
-from tests.serve.hostile import FORM, form_of
+from tests.serve.hostile_bodies import FORM, form_of
 from tests.serve.live_client import PATH as LIVE
 from tests.serve.live_client import beside_a_talker, live_client
 from tests.serve.realtime_client import MANUAL, PATH, dictate, realtime_client

@@ -26,7 +26,7 @@ from antiphon.serve.operator.http import hardware
 from antiphon.serve.routes.static import StaticFiles, web_root
 from tests.repo.tracked import ROOT
 from tests.serve.harness import serving, speech
-from tests.serve.hostile import UPGRADE
+from tests.serve.hostile_requests import UPGRADE
 from tests.support.null_models import CODEC, DUPLEX
 
 

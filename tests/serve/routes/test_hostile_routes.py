@@ -21,7 +21,8 @@ from aiohttp import WSMsgType
 from antiphon.protocol import kyutai, moshi, transcription_request
 from antiphon.serve.routes.kinds import ROUTES
 from tests.serve.harness import PATIENCE_S, Server
-from tests.serve.hostile import ATTACKS, FRAMES, REQUESTS, UPGRADE, Asked, Message, Upgraded, queries
+from tests.serve.hostile import ATTACKS, Asked, Message, Upgraded
+from tests.serve.hostile_requests import FRAMES, REQUESTS, UPGRADE, queries
 from tests.serve.neighbours import NEIGHBOURS, all_is_quiet, assert_no_fault, everything, neighbourhood
 
 pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples

@@ -27,7 +27,7 @@ from tests.audio.recordings import encoded
 from tests.audio.test_mp4 import bomb
 from tests.serve.asr_client import STT, sentence, spoken, transcribing
 from tests.serve.harness import PATIENCE_S, Server, serving, speech
-from tests.serve.hostile import BOUNDARY, FORM, form_of
+from tests.serve.hostile_bodies import BOUNDARY, FORM, form_of
 
 WAV = encode_wav(spoken(sentence(4)[0]), 24_000)
 TEXTS = sentence(4)[1]

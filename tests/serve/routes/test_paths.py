@@ -6,7 +6,8 @@ import pytest
 
 from antiphon.serve.routes.paths import MAX_SEGMENTS, near_to
 from tests.serve.harness import serving
-from tests.serve.hostile import FORM, UPGRADE, form_of
+from tests.serve.hostile_bodies import FORM, form_of
+from tests.serve.hostile_requests import UPGRADE
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from antiphon.serve.transport.connection_faults import ConnectionFaults
 from antiphon.supervisor.connection_bounds import MAX_OPEN_FILES
 from tests.serve.encrypted import TLS, TLS_GOODBYE
 from tests.serve.harness import PATIENCE_S, serving
-from tests.serve.hostile import UPGRADE
+from tests.serve.hostile_requests import UPGRADE
 from tests.serve.neighbours import assert_no_fault
 from tests.serve.process import ServerProcess, serve_process
 

@@ -6,23 +6,15 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-import triton
-import triton.language as tl
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from antiphon.backends.snapshots import TensorSpec
-from antiphon.backends.torch.generation import DelayCache, Generator
+from antiphon.backends.torch.generation import Generator
 from antiphon.backends.torch.kernels import fused
 from antiphon.backends.torch.kernels.rows import (
-    embedded,
-    embedded_streams,
     gated_rows,
     linear_rows,
     normed_rows,
@@ -31,8 +23,6 @@ from antiphon.backends.torch.kernels.rows import (
     widened_rows,
 )
 from antiphon.backends.torch.kernels.steps import FrameWindow, cross_step, open_window, queries
-from antiphon.backends.torch.kernels.token_kernels import gumbel_noise as noise_of
-from antiphon.backends.torch.kernels.tokens import Draw, chosen_tokens
 from antiphon.backends.torch.modules.attention import (
     LARGEST,
     Compute,
@@ -45,21 +35,20 @@ from antiphon.backends.torch.modules.layers import (
     GatedFeedForward,
     Linear,
     RMSNorm,
-    StreamEmbeddings,
-    TokenEmbedding,
     rotation,
 )
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.transformer import StreamingTransformer
 from antiphon.backends.torch.quantised import Int4Linear, Int8Linear, follows_recipe, pack_nibbles
-from antiphon.backends.torch.sampling import Sampler, choose, gumbel_noise
+from antiphon.backends.torch.sampling import Sampler
 from antiphon.backends.torch.state import NO_ROW, PackedStep, Run, State
 from antiphon.models.architecture import TransformerConfig
 from antiphon.models.costs import FEW_ROWS, SHORT_DEPTH, SHORT_ROWS, makes_rows
 from antiphon.models.sampling import SamplingParameters
 from tests.backends.torch.small import LMPair, make_lm_pair, randomize
-from tests.backends.torch.test_sampling import SPEC, expected, logits_of, parameters
 from tests.support.int4 import BLOCK, nearest_int4
+
+pytestmark = pytest.mark.usefixtures("on_a_cpu")
 
 FEW: dict[str, Any] = {"n_q": 8, "dep_q": 4, "delays": [0, 0, 1, 1, 1, 0, 1, 1, 1]}
 """Half the streams of a talker: each kernel runs several times, and interpreted each takes long."""
@@ -71,20 +60,6 @@ SHAPES: tuple[tuple[str, dict[str, Any], KVForm, int], ...] = (
     ("stt", {}, KVForm.INT4, 8),
 )
 """And the form of keys and values, and the bits of weights."""
-
-
-@pytest.fixture(autouse=True)
-def _on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "DEVICES", ("cpu",))
-    monkeypatch.setattr(InterpreterBuilder, "create_fma", fused_multiply_add)
-
-
-def fused_multiply_add(
-    _: InterpreterBuilder, x: TensorHandle, y: TensorHandle, z: TensorHandle
-) -> TensorHandle:
-    """Of float32, rounded once as a card rounds it; Triton's interpreter rounds the product too."""
-    exact = x.data.astype(np.float64) * y.data + z.data
-    return TensorHandle(exact.astype(x.data.dtype), z.dtype.scalar)
 
 
 def int8_linear(out_features: int, in_features: int, *, bias: bool = False) -> Int8Linear:
@@ -222,122 +197,6 @@ def test_other_norms_and_gates_take_the_way_of_torch() -> None:
     assert torch.equal(normed_rows(x, norm, block.linear_in).values, norm(x[:, None])[:, 0])
     gate, value = projected.chunk(2, dim=1)
     assert torch.equal(gated_rows(projected, block).values, functional.gelu(gate) * value)
-
-
-@pytest.mark.parametrize(("low_rank", "demux"), [(None, False), (8, False), (None, True), (8, True)])
-def test_tokens_are_embedded_as_by_the_module(low_rank: int | None, demux: bool) -> None:
-    table = TokenEmbedding(7, 24, torch.float32, low_rank=low_rank, demux=demux)
-    randomize(table, seed=5)
-    tokens = torch.tensor([0, -1, 6, 3])
-    assert torch.allclose(embedded(table, tokens), table(tokens), atol=1e-6)
-    added = torch.randn(4, 50)[:, 3:27]
-    assert torch.allclose(embedded(table, tokens, added), table(tokens) + added, atol=1e-6)
-
-
-def test_the_tokens_of_all_streams_are_embedded_as_by_the_modules() -> None:
-    audio, text = StreamEmbeddings(3, 7, 24, torch.float32), TokenEmbedding(9, 24, torch.float32)
-    for module in (audio, text):
-        randomize(module, seed=5)
-    tokens = torch.tensor([[8, 0, 6, 3], [-1, -1, 2, -1], [-1, -1, -1, -1]])
-    got = embedded_streams(audio, text, tokens)
-    assert torch.allclose(got, audio(tokens[:, 1:]) + text(tokens[:, 0]), atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("delays", "generated"), [((0, 0, 1, 1, 0, 1, 1), 4), ((0, 2, 4, 4), 4), ((2, 0, 0), 1)]
-)
-def test_delays_are_kept_as_by_torch(delays: tuple[int, ...], generated: int) -> None:
-    """Over several turns of the ring, of rows that begin apart and miss ticks."""
-    initial = tuple(range(90, 90 + len(delays)))
-    caches = [DelayCache(delays, generated, initial, is_fused=is_fused) for is_fused in (False, True)]
-    states = [State(cache.specs(), 3) for cache in caches]
-    offsets, random = torch.tensor([0, 5, 2**33]), torch.Generator().manual_seed(len(delays))
-    for tick in range(9):
-        rows = [2, NO_ROW if tick % 3 == 1 else 0, 1]
-        steps = [state.step(rows) for state in states]
-        now, is_there = offsets[rows], steps[0].rows >= 0
-        codes = torch.randint(50, (3, len(delays) - generated), generator=random)
-        inputs = [cache.inputs(step, now, codes) for cache, step in zip(caches, steps, strict=True)]
-        assert torch.equal(*inputs)
-        said = torch.randint(50, (3, generated), generator=random)
-        outputs = [cache.outputs(step, now, said) for cache, step in zip(caches, steps, strict=True)]
-        assert torch.equal(*(tokens[is_there] for tokens in outputs))
-        assert torch.equal(*(state.tensors["lm.tokens"][:3] for state in states))
-        offsets[[row for row in rows if row != NO_ROW]] += 1
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def write_noise(seed_ptr, frame_ptr, out_ptr, stream, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, N803
-    token = tl.arange(0, BLOCK)
-    tl.store(out_ptr + token, noise_of(tl.load(seed_ptr), tl.load(frame_ptr), stream, token))
-
-
-@settings(max_examples=10)
-@given(st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 33))
-def test_noise_is_the_norms(seed: int, frame: int, stream: int) -> None:
-    seeds, frames = torch.tensor([seed - 2**64 if seed >= 2**63 else seed]), torch.tensor([frame])
-    got = torch.empty(1, 1, 1024)
-    write_noise[(1,)](seeds, frames, got, stream, BLOCK=1024)
-    assert torch.equal(got, gumbel_noise(seeds[:, None], frames, torch.tensor([stream]), 1024))
-
-
-@settings(max_examples=12)
-@given(st.integers(0, 10**6), st.integers(1, 70), st.integers(0, 80), st.sampled_from([1.0, 4.0, 0.0]))
-def test_a_token_is_chosen_as_by_torch(seed: int, vocabulary: int, topk: int, levels: float) -> None:
-    """Of logits with few levels, so that many are equal at the edge of the top k, NaN and infinity too."""
-    random = torch.Generator().manual_seed(seed)
-    logits = torch.round(torch.randn(3, vocabulary, generator=random) * levels)
-    logits[1, ::5], logits[2, ::7] = torch.nan, torch.inf
-    inverse, temperature = torch.tensor([0.7, 1.0, 1.3]), torch.tensor([0.8, 1.0, seed % 2])
-    draw = Draw(
-        temperature,
-        torch.tensor([topk, 1, 5]),
-        torch.tensor([seed, -seed, 2**62]),
-        torch.tensor([3, 2**33, 0]),
-    )
-    noise = gumbel_noise(draw.seed[:, None], draw.frame, torch.tensor([9]), vocabulary)[:, 0]
-    want = choose(logits * inverse[:, None], temperature, draw.topk, noise, width=vocabulary)
-    assert torch.equal(chosen_tokens(logits, inverse, draw, 9), want)
-
-
-@settings(max_examples=5)
-@given(st.lists(parameters, min_size=3, max_size=3), st.integers(0, 10**6), st.integers(0, 2**40))
-def test_every_row_draws_what_the_norm_says(given: list[SamplingParameters], seed: int, start: int) -> None:
-    sampler = Sampler(SPEC, 4, "cpu", is_fused=True)
-    state = State(sampler.specs(), 4)
-    for row, p in enumerate(given):
-        sampler.set(row, p)
-    for step in range(2):
-        frames = torch.tensor([step, start + step, 2 * start + step])
-        sampler.text(logits_of(seed + step, 3, SPEC.text_card), state.step(range(3)), frames)
-        for codebook in range(SPEC.dep_q):
-            logits = logits_of(seed + 7 * step + codebook, 3, SPEC.card)
-            chosen = sampler.audio(codebook, logits, frames)
-            for row, p in enumerate(given):
-                wanted = expected(p, logits[row], int(frames[row]), codebook + 1, [])
-                assert int(chosen[row]) == wanted
-
-
-@settings(max_examples=3)
-@given(st.lists(parameters, min_size=2, max_size=2), st.integers(0, 10**6))
-def test_text_is_drawn_and_remembered_as_by_torch(given: list[SamplingParameters], seed: int) -> None:
-    """With penalties over recent words, a bonus for padding, and a place without a row."""
-    samplers = [Sampler(SPEC, 3, "cpu", is_fused=is_fused) for is_fused in (False, True)]
-    states = [State(sampler.specs(), 3) for sampler in samplers]
-    for sampler in samplers:
-        for row, p in enumerate(given):
-            sampler.set(row, p)
-        sampler.set(2, SamplingParameters(repetition_penalty=1.7, repetition_penalty_context=4, pad_mult=0.5))
-    for tick in range(6):
-        logits = logits_of(seed + tick, 4, SPEC.text_card)
-        logits[2, :3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
-        rows = [2, NO_ROW, 0, 1]
-        drawn = [
-            sampler.text(logits, state.step(rows), torch.tensor([tick, 0, 2**33 + tick, 7]))
-            for sampler, state in zip(samplers, states, strict=True)
-        ]
-        assert torch.equal(*(tokens[[0, 2, 3]] for tokens in drawn))
-        assert torch.equal(*(state.tensors["lm.recent"][:3] for state in states))
 
 
 @pytest.mark.parametrize(("count", "is_int8"), [(1, True), (2, False)])
