@@ -13,8 +13,9 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from antiphon.engine.config import EngineConfig
-from antiphon.engine.engine import Engine
+from antiphon.engine.engine import SETTLE_S, Engine
 from antiphon.engine.metrics import EngineMetrics
+from antiphon.engine.values import RowBegun
 from antiphon.errors import BackendError, ConfigError, DrainingError, ServerFullError
 from antiphon.ipc.session import Session
 from antiphon.ipc.values import SessionState
@@ -157,6 +158,24 @@ def test_a_row_that_became_free_under_pressure_is_given_when_that_has_fallen() -
         time.sleep(0.1)  # the thread is asleep again
         first.close()
         calls.until(lambda: waiting.state is SessionState.ACTIVE)
+
+
+def test_many_events_of_the_engine_thread_are_handled_over_several_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, handled, turns = Bench(), list[object](), list[int]()
+    events = [RowBegun(lease) for lease in range(10)]
+
+    def handle(event: object) -> None:
+        handled.append(event)
+        bench.clock.advance(0.4 * SETTLE_S)
+
+    monkeypatch.setattr(bench.engine.sessions, "handle", handle)
+    bench.engine.controlled_by(lambda: turns.append(len(handled)))
+    bench.engine.rows.events.extend(events)
+    while len(handled) < len(events):
+        bench.engine.settle()
+    assert (handled, turns) == (events, [3, 6, 9])
 
 
 def test_positions_are_told_as_the_queue_moves() -> None:

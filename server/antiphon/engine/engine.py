@@ -52,6 +52,11 @@ def _no_progress(done: int, total: int, what: str) -> None:
     """Show nothing."""
 
 
+SETTLE_S: Final = 0.005
+"""Seconds after which further events of the engine thread wait for the next call of :meth:`Engine.settle`:
+the end of a session clears its memory, in up to 2 ms, and hundreds may end at once.
+"""
+
 FEW_SLOTS: Final = 2
 """If ``slots = auto`` gives at most this number, other load at the start may be the cause."""
 
@@ -253,13 +258,18 @@ class Engine:
         self.loop.notify = notify
 
     def settle(self) -> None:
-        """Handle events of the engine thread and expired timeouts; called on the control thread."""
-        events = self.rows.events
-        while events:
+        """Handle events of the engine thread and expired timeouts; called on the control thread.
+
+        Events that are left after ``SETTLE_S`` are handled in another call.
+        """
+        events, began_s = self.rows.events, self.clock()
+        while events and self.clock() < began_s + SETTLE_S:
             event = events.popleft()
             self.sessions.handle(event)
             if isinstance(event, EngineLost):
                 self._lose(event.error)
+        if events:
+            self.loop.notify()
         self.sessions.settle(self.clock())
         self.plan()
 

@@ -8,8 +8,8 @@ import gc
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 
 import aiohttp
 import numpy as np
@@ -72,7 +72,7 @@ async def is_ready(server: Server, status: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def caller(server: Server, stack: contextlib.AsyncExitStack) -> None:
+async def caller(server: Server, stack: AsyncExitStack) -> None:
     """Call until a call is admitted: a machine that is busy otherwise makes the loop late too."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
@@ -83,7 +83,7 @@ async def caller(server: Server, stack: contextlib.AsyncExitStack) -> None:
 
 
 async def test_a_loop_that_is_late_admits_nobody_and_soon_after_it_does() -> None:
-    async with serving(engine={"host_lag_ms": LAG_MS}) as server, contextlib.AsyncExitStack() as stack:
+    async with serving(engine={"host_lag_ms": LAG_MS}) as server, AsyncExitStack() as stack:
         await caller(server, stack)
         with busy_loop(3 * LAG_MS / 1000.0):
             await is_ready(server, 503)
@@ -126,6 +126,18 @@ class Watch:
                 self.longest_s, self.what = took_s, repr(handle)
 
         monkeypatch.setattr(asyncio.Handle, "_run", watched)
+
+
+async def assert_short(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[None]]) -> None:
+    """No handler takes long in both of two runs: a machine that stands still adds to one at most."""
+    found = []
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            watch = Watch(patch)
+            await work()
+        found.append((watch.longest_s, watch.what))
+    longest_s, what = min(found)
+    assert 0.0 < longest_s < HANDLER_S, what
 
 
 def tiny_packets() -> bytes:
@@ -172,9 +184,7 @@ async def test_no_message_of_a_live_call_keeps_the_loop_long(
     path = f"/api/chat?ext=1&format={audio_format}"
     async with serving(limits={"max_messages_per_s": 100_000}) as server:
         await send_all(server, path, [OPUS] if audio_format == "opus" else [])  # libraries are loaded
-        watch = Watch(monkeypatch)
-        await send_all(server, path, messages)
-    assert watch.longest_s < HANDLER_S, watch.what
+        await assert_short(monkeypatch, lambda: send_all(server, path, messages))
 
 
 @pytest.mark.usefixtures("collected")
@@ -191,13 +201,18 @@ async def test_a_burst_of_connections_keeps_the_loop_no_longer(monkeypatch: pyte
 
         asyncio.run(call_together())
 
-    async with serving(slots=2 * BURST) as server:
-        async with server.call(""):
-            pass  # libraries are loaded
-        watch = Watch(monkeypatch)
-        await asyncio.to_thread(call_all, server.url("/api/chat", "ws"))
-        await server.is_empty()
-    assert watch.longest_s < HANDLER_S, watch.what
+    async with AsyncExitStack() as servers:
+        fresh = [await servers.enter_async_context(serving(slots=2 * BURST)) for _ in range(2)]
+        for server in fresh:
+            async with server.call(""):
+                pass  # libraries are loaded
+
+        async def burst() -> None:
+            server = fresh.pop()
+            await asyncio.to_thread(call_all, server.url("/api/chat", "ws"))
+            await server.is_empty()
+
+        await assert_short(monkeypatch, burst)
 
 
 HEARD: dict[str, kyutai.ClientMessage] = {
@@ -215,6 +230,5 @@ async def test_no_message_of_a_recogniser_keeps_the_loop_long(
     async with transcribing(slots=1) as (server, _):
         await send_all(server, kyutai.PATH, [kyutai.encode(kyutai.OggOpus(OGG.encode(speech(1))[0]))])
         await server.is_empty()
-        watch = Watch(monkeypatch)
-        await send_all(server, kyutai.PATH, [kyutai.encode(HEARD[name])])
-    assert watch.longest_s < HANDLER_S, watch.what
+        message = kyutai.encode(HEARD[name])
+        await assert_short(monkeypatch, lambda: send_all(server, kyutai.PATH, [message]))
