@@ -49,9 +49,11 @@ if role == "engine" or (role == "serve" and {is_alone}):
 if role == "serve":
     if {is_calm}:
         import antiphon.supervisor.children as children
+        import antiphon.supervisor.supervisor as supervisor
 
-        # A front end that waits for the machine gets its share of callers.
-        children.RESPONSIVE_S = {patience_s}
+        # A process that waits for the machine gets its share of callers, is in every answer, and stays.
+        children.RESPONSIVE_S = supervisor.START_S = {patience_s}
+        children.ANSWER_S, supervisor.SILENT_S = 2.0, 10.0
     # It is ignored when a shell has begun us in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     from antiphon import cli
@@ -66,6 +68,10 @@ if role == "serve":
 elif role == "engine":
     from antiphon.serve.hosting.engine_process import run_engines as work
 else:
+    if {is_calm}:
+        import antiphon.serve.access.supervisor_client as supervisor_client
+
+        supervisor_client.ASK_S = 10.0  # no call is refused while the supervisor waits for the machine
     from antiphon.serve.hosting.front_end import run_front_end as work
 
 from antiphon.supervisor.child import run_child

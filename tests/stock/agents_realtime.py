@@ -103,7 +103,7 @@ async def talk(base_url: str, question: bytes, model: str) -> dict[str, Any]:
     async with await runner.run(model_config={"url": url, "api_key": "any key"}) as session:
         talking = Talk(session, question, met)
         speaking = asyncio.create_task(talking.speak())
-        await asyncio.wait_for(talking.listen(), 120)
+        await asyncio.wait_for(talking.listen(), 300)
         await speaking
     return met
 

@@ -100,7 +100,7 @@ async def talk(base_url: str, question: bytes, model: str) -> dict[str, Any]:
         await connection.session.update(session=session)
         talking.pending = question
         speaking = asyncio.create_task(talking.speak())
-        await asyncio.wait_for(talking.listen(), 60)
+        await asyncio.wait_for(talking.listen(), 300)
         await speaking
     return talking.met
 

@@ -73,7 +73,6 @@ async def test_who_has_no_secret_is_refused_before_a_body_is_read(tmp_path: Path
     now_s = time.time()
     wrong = "the signature is not one for the worker 'b' and its secret (hand_over_secret)"
     sign = partial(SECRET.sign, worker="b")
-    old = "the request is 900 s old, or the clocks differ; the limit is 60 s"
     async with worker(tmp_path) as server:
         for header, words in (
             ("", wrong),
@@ -84,9 +83,12 @@ async def test_who_has_no_secret_is_refused_before_a_body_is_read(tmp_path: Path
             (sign("GET", PATH, 4, now_s), wrong),
             (sign("POST", "/api/drain", 4, now_s), wrong),
             (sign("POST", PATH, 5, now_s), wrong),
-            (sign("POST", PATH, 4, now_s - 900), old),
         ):
             assert await ask(server, b"call", header=header, tag=bytes(32)) == (403, words)
+        old = sign("POST", PATH, 4, now_s - 900)
+        status, words = await ask(server, b"call", header=old, tag=bytes(32))
+        assert status == 403
+        assert re.fullmatch(r"the request is 9\d\d s old, or the clocks differ; the limit is 60 s", words)
         assert await ask(server, b"call", tag=bytes(32)) == (403, "the body does not match its signature")
 
 

@@ -134,7 +134,7 @@ test("a double click on the button begins a call", async () => {
 });
 
 test("a notice of the server's leaving stands above the page, not in the transcript", async (t) => {
-  const server = await Server.start("--model", "tiny", "--slots", "1", "--drain-timeout-s", "20");
+  const server = await Server.start("--model", "tiny", "--slots", "1", "--drain-timeout-s", "120");
   t.after(() => server.stop());
   const { page, close } = await openPage(browser, server.url);
   await call(page, ".chip");
