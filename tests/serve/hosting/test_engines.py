@@ -28,7 +28,7 @@ from antiphon.metrics import MetricFamilies
 from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.checkpoint import Checkpoint
 from antiphon.serve.hosting import engines
-from antiphon.serve.hosting.engines import backend_factory, describe, running_engines
+from antiphon.serve.hosting.engines import backend_factory, describe, lines_of, running_engines
 from antiphon.serve.hosting.main import front_ends_of
 from antiphon.serve.hosting.model_names import name_models
 from antiphon.serve.hosting.one_process import serve_here
@@ -143,6 +143,18 @@ def test_few_slots_of_auto_are_named_with_their_cure() -> None:
         assert all(len(it) <= 80 and it.startswith("    ") for it in more)
     with run(ServerConfig(model=("echo",), backend="null", engine=EngineConfig(slots=1))) as (model,):
         assert model.engine.health().detail == "ok"
+
+
+def test_what_slots_of_auto_count_is_in_the_banner_once() -> None:
+    config = ServerConfig(model=("echo", "tiny"), backend="null", engine=EngineConfig(slots=1))
+    families = MetricFamilies(CollectorRegistry())
+    with running_engines(config, families, on_lost=nothing_lost, tracer=None, progress=no_progress) as models:
+        for model in models:
+            model.engine.assumed = "slots = auto counts 1 ms"
+        first, second, *more = lines_of(models)
+        assert (first.split()[0], second.split()[0], more) == ("echo", "tiny", ["slots = auto counts 1 ms"])
+        models[1].engine.assumed = ""
+        assert lines_of(models)[2:] == more
 
 
 def test_models_share_a_gpu_by_whatever_name_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import set_up_logging
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import fingerprint
-from antiphon.serve.hosting.engines import RunningEngine, describe, running_engines, show_progress
+from antiphon.serve.hosting.engines import RunningEngine, lines_of, running_engines, show_progress
 from antiphon.serve.operator.memory_metrics import watch_engine_process
 from antiphon.serve.operator.otel import make_tracer, trace_of
 from antiphon.supervisor import messages
@@ -65,10 +65,7 @@ class Engines:
         """
         self._tracer, self._lost = tracer, lost
         self._engines = {each.name: each.engine for each in running}
-        self._lines = [
-            describe(each.name, each.engine.info, each.checkpoint, each.engine.note, each.engine.assumed)
-            for each in running
-        ]
+        self._lines = lines_of(running)
         self._models: tuple[tuple[str, str], ...] = ()  # fingerprints that front ends compare with their own
         self._families = families
         self._pids: dict[int, int] = {}

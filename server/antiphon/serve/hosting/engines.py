@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -134,6 +134,12 @@ def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkp
         return make_backend(name, checkpoint, slots=slots, device=entry.device, options=chosen)
 
     return make
+
+
+def lines_of(running: Sequence[RunningEngine]) -> list[str]:
+    """The banner's lines: each model, then each different assumption of ``slots = auto`` about a call."""
+    models = [describe(it.name, it.engine.info, it.checkpoint, it.engine.note) for it in running]
+    return [*models, *dict.fromkeys(it.engine.assumed for it in running if it.engine.assumed)]
 
 
 def describe(name: str, info: ModelFacts, checkpoint: Checkpoint, *notes: str, cpu: str | None = None) -> str:
