@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.cores import usable_cores
+from antiphon.cores import core_time, usable_cores
 
 V1 = "12:pids:/job\n4:cpu,cpuacct:/docker/ab12\n0::/\n"
 SLICE = "0::/system.slice/antiphon.service\n"
@@ -51,6 +51,15 @@ def test_without_control_groups_the_affinity_counts(tmp_path: Path, monkeypatch:
 )
 def test_a_quota_is_as_many_cores_as_it_has_whole_ones(tmp_path: Path, quota: str, cores: int) -> None:
     assert cores_with(tmp_path, "0::/\n", {"cpu.max": quota}) == cores
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"),
+    [("max 100000", 8), ("250000 100000", 2.5), ("50000 100000", 0.5), ("900000 100000", 8)],
+)
+def test_core_time_has_the_parts_of_cores(tmp_path: Path, quota: str, cores: float) -> None:
+    cores_with(tmp_path, "0::/\n", {"cpu.max": quota})
+    assert core_time(tmp_path / "cgroup", tmp_path / "own") == cores
 
 
 @pytest.mark.parametrize(

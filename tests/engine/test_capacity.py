@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.backends.stopwatch import StepClock
+from antiphon.cores import core_time
 from antiphon.engine.sizing import MemoryFacts, check_fit, rows_that_fit
 from antiphon.engine.tick_times import (
     HostLoad,
     TickRule,
     TickTime,
-    measure_ticks,
+    measure_tick,
+    next_rows,
     rows_in_time,
     tick_limit_s,
 )
@@ -80,6 +83,19 @@ def test_rows_in_time_lie_on_the_line_between_two_measured_ticks() -> None:
     assert rows_in_time(ticks, 0.011) == 1
     assert rows_in_time(ticks, 0.001) == 1, "a machine too slow for one row still serves it"
     assert rows_in_time(ticks[:2], 1.0) == 2, "nothing is promised beyond what was measured"
+
+
+@given(st.floats(0, 0.03), st.floats(1e-4, 0.02))
+def test_ticks_are_timed_up_to_one_row_beyond_the_limit(run_s: float, row_s: float) -> None:
+    ticks = [TickTime(1, run_s + row_s)]
+    while ticks[-1].seconds <= 0.034:
+        rows = next_rows(ticks, 0.034)
+        assert ticks[-1].rows < rows <= 2 * ticks[-1].rows
+        ticks.append(TickTime(rows, run_s + row_s * rows))
+    in_time = max(1, int((0.034 - run_s) / row_s + 1e-6))
+    assert abs(rows_in_time(ticks, 0.034) - in_time) <= 1
+    assert ticks[-1].rows <= max(2, in_time + 2)
+    assert next_rows([TickTime(4, 0.02), TickTime(8, 0.02)], 0.034) == 16, "time does not grow with rows"
 
 
 @given(st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=9), st.floats(1e-4, 1.0))
@@ -154,6 +170,24 @@ def test_two_threads_hold_half_of_what_ticks_without_sockets_promise() -> None:
     assert replace(quiet, load=LOAD, is_packed=False).calls(ticks, 256) == 23
 
 
+def test_a_quota_below_one_core_is_charged_to_ticks_and_sockets(tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    load = replace(LOAD, cores=core_time(tmp_path, tmp_path / "none"), loops=1)
+    assert load.slowdown(0, 0.08, threads=1) == pytest.approx(2.0)
+    assert load.slowdown(20, 0.08, threads=1) == pytest.approx(1.1 / (0.5 - 0.3))
+    assert load.slowdown(34, 0.08, threads=1) == float("inf"), "calls alone take 0.51 of a core"
+    quota = TickRule(0.08, 0.15, load, threads=1)
+    calls = quota.calls(line_of_ticks(0.00087), 256)
+    assert calls == 18
+    assert calls * (0.0012 + 0.00087) < 0.5 * 0.08, "their processor time is within the quota"
+    assert quota.words.endswith("; the CPU quota is 0.50 cores")
+    assert "quota" not in replace(quota, load=LOAD).words
+
+
+def test_more_threads_than_cores_make_a_tick_longer() -> None:
+    assert replace(LOAD, cores=1).slowdown(0, 0.08, threads=2) == pytest.approx(2.0)
+
+
 def test_a_tick_of_one_row_that_sockets_make_too_long_leaves_one_call() -> None:
     ticks = line_of_ticks(0.033)
     quiet = TickRule(0.08, 0.15, threads=1)
@@ -211,6 +245,6 @@ def test_a_busy_start_leaves_the_number_of_calls_as_it_is() -> None:
             return 0.0
 
         backend = FakeBackend(fake_spec(), 16, clock=FakeClock(), step_s=step_s, cpu_threads=1)
-        return measure_ticks(backend, [1, 2, 4, 8, 16], clock, 0.034)
+        return [measure_tick(backend, rows, clock) for rows in (1, 2, 4, 8, 16)]
 
     assert measured(0.9) == measured(0.0)

@@ -99,7 +99,7 @@ def test_time_decides_when_memory_is_plenty_and_stops_measuring_beyond_it() -> N
     assert [sorted({step.count for step in made.steps}) for made in workshop.made] == [
         [1],
         [2],
-        [4, 8, 16],
+        [4, 8, 9],
         [],
     ]
 

@@ -14,15 +14,17 @@ from typing import TypeAlias
 
 import numpy as np
 
-from antiphon.backends.base import Backend, BackendInfo, Progress, Resizable, row_counts
+from antiphon.backends.base import Backend, BackendInfo, Progress, Resizable
 from antiphon.backends.machine import host_bytes
 from antiphon.backends.stopwatch import StepClock
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.tick_times import (
     HostLoad,
     TickRule,
+    age,
     calls_in_time,
-    measure_ticks,
+    measure_tick,
+    next_rows,
     tick_limit_s,
 )
 from antiphon.errors import BackendError, ConfigError
@@ -279,17 +281,19 @@ def _timed(
 ) -> Backend:
     """Resize the backend from one row to the most calls that it answers by ``rule``, at most ``fitting``.
 
-    It is timed with one row, with ``first`` rows, and with increasing numbers until it is too slow.
+    It is timed with one row, and with increasing numbers of ready rows until it is too slow. It is resized to
+    ``first`` rows and then, if a tick computes only the ready rows, to ``fitting``; otherwise it is doubled.
     """
-    ticks = measure_ticks(backend, [1], clock, rule.limit_s)
-    is_packed, wanted = False, min(fitting, first)
+    age(backend)
+    ticks, is_packed = [measure_tick(backend, 1, clock)], False
     while ticks[-1].seconds <= rule.limit_s and ticks[-1].rows < fitting:
-        timed = backend.info.slots
-        backend = _remake(backend, factory, wanted)
-        is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < backend.info.slots
-        larger = [rows for rows in row_counts(backend.info.slots) if rows > timed]
-        ticks += measure_ticks(backend, larger if is_packed else larger[-1:], clock, rule.limit_s)
-        wanted = fitting if is_packed else min(2 * wanted, fitting)
+        rows = min(next_rows(ticks, rule.limit_s), fitting)
+        if rows > backend.info.slots or not is_packed:
+            wanted = max(first, 2 * backend.info.slots)
+            backend = _remake(backend, factory, fitting if is_packed else min(wanted, fitting))
+            is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < backend.info.slots
+            age(backend)
+        ticks.append(measure_tick(backend, rows if is_packed else backend.info.slots, clock))
     slots = replace(rule, is_packed=is_packed).calls(ticks, fitting)
     Log(__name__).debug(
         "slots chosen",

@@ -23,8 +23,9 @@ interpreter in one process."""
 
 UNTIMED_STEPS: Final = 2
 TIMED_STEPS: Final = 5
-FEWER_STEPS: Final = 1, 3
-"""Both on a CPU, where processor time varies less than a device's time."""
+CPU_STEPS: Final = 3
+"""All steps on a CPU: processor time varies less than a device's time, and the slower first step is not the
+minimum."""
 
 AGED_FRAMES: Final = 250
 """Rows are timed with full contexts. A codec's is full after these frames: Mimi looks back over 125."""
@@ -43,7 +44,8 @@ class HostLoad:
     """The share of this machine's cores that calls take outside of the model.
 
     ``call_s`` and ``caller_s`` are the processor seconds of a frame of one call, in the server and in a
-    caller on the same machine. ``loops`` event loops serve all calls.
+    caller on the same machine. ``loops`` event loops serve all calls. ``cores`` can be a fraction, as with a
+    CPU quota.
     """
 
     call_s: float = 0.0
@@ -57,11 +59,12 @@ class HostLoad:
         A tick computes on ``threads`` threads; with 0 it computes on a device, which one thread feeds. A
         thread of a tick that waits for its core stalls the tick's other threads, so each processor second of
         a socket costs a tick of T threads T processor seconds. If all ticks have more threads than there are
-        cores, a socket stalls all of them. Ticks of several models take turns, as on a device. Infinite if
-        the event loops or the cores are not enough.
+        cores, a socket stalls all of them; a tick with more threads than cores takes as many times longer.
+        Ticks of several models take turns, as on a device. Infinite if the event loops or the cores are not
+        enough.
         """
         wanted = max(1, threads) * models
-        stalled = max(1, threads) if wanted <= self.cores else self.cores
+        stalled = max(1, threads) if wanted <= self.cores else max(1.0, self.cores)
         taken = min(wanted, self.cores)
         loops = models * calls * self.call_s / frame_s
         outside = models * calls * (self.call_s + self.caller_s) / frame_s
@@ -69,7 +72,7 @@ class HostLoad:
         if loops > LOOP_SHARE * self.loops or excess >= 1:
             return float("inf")
         shared = SHARED_CACHE if threads and outside else 1.0
-        return shared * models / (1 - excess)
+        return shared * models * max(1.0, threads / self.cores) / (1 - excess)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,10 @@ class TickRule:
         load = self.load
         if not load.call_s:
             return ""
+        quota = f"; the CPU quota is {load.cores:.2f} cores" if load.cores < 1 else ""
         return (
             f"slots = auto counts {1000 * load.call_s:.2f} ms of CPU per frame for a call's socket and Opus, "
-            f"and {1000 * load.caller_s:.2f} ms for a caller on this machine"
+            f"and {1000 * load.caller_s:.2f} ms for a caller on this machine{quota}"
         )
 
 
@@ -161,24 +165,34 @@ def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
     return rows
 
 
-def measure_ticks(backend: Backend, sizes: Sequence[int], clock: StepClock, limit_s: float) -> list[TickTime]:
-    """Measure ticks over ready rows with full contexts, up to the first that takes over ``limit_s``.
+def next_rows(ticks: Sequence[TickTime], limit_s: float) -> int:
+    """The number of ready rows to time next: twice the last one, or less if the line through the first and
+    the last tick reaches the limit before.
+    """
+    first, last = ticks[0], ticks[-1]
+    gained_s = last.seconds - first.seconds
+    if gained_s <= 0:
+        return 2 * last.rows
+    more = (limit_s - last.seconds) * (last.rows - first.rows) / gained_s
+    return last.rows + min(last.rows, int(more) + 1)
+
+
+def age(backend: Backend) -> None:
+    """Fill the contexts of all rows; their time is that of long calls.
 
     The rows hold noise afterwards; every session resets its row before its first frame.
     """
-    spec, threads = backend.info.spec, backend.info.cpu_threads
-    untimed, timed = FEWER_STEPS if threads else (UNTIMED_STEPS, TIMED_STEPS)
+    lm = backend.info.spec.lm
     if isinstance(backend, Resizable):
-        backend.age(AGED_FRAMES if spec.lm is None else max(AGED_FRAMES, spec.lm.context))
-    noise = np.random.default_rng(0).standard_normal((backend.info.slots, spec.frame_samples), np.float32)
-    ticks: list[TickTime] = []
-    for rows in sizes:
-        named = np.arange(rows, dtype=np.int32)
-        inputs = StepInputs(named, np.zeros(rows, np.bool_), 0.1 * noise[:rows])
-        step = partial(backend.step, inputs)
-        seconds = [clock.seconds(step, threads) for _ in range(untimed + timed)]
-        # The minimum: a disturbance at the start must not reduce the server's slots for its whole life.
-        ticks.append(TickTime(rows, min(seconds[untimed:])))
-        if ticks[-1].seconds > limit_s:
-            break
-    return ticks
+        backend.age(AGED_FRAMES if lm is None else max(AGED_FRAMES, lm.context))
+
+
+def measure_tick(backend: Backend, rows: int, clock: StepClock) -> TickTime:
+    """Time the tick of an aged backend over ``rows`` ready rows."""
+    threads = backend.info.cpu_threads
+    untimed, timed = (0, CPU_STEPS) if threads else (UNTIMED_STEPS, TIMED_STEPS)
+    noise = np.random.default_rng(0).standard_normal((rows, backend.info.spec.frame_samples), np.float32)
+    inputs = StepInputs(np.arange(rows, dtype=np.int32), np.zeros(rows, np.bool_), 0.1 * noise)
+    seconds = [clock.seconds(partial(backend.step, inputs), threads) for _ in range(untimed + timed)]
+    # The minimum: a disturbance at the start must not reduce the server's slots for its whole life.
+    return TickTime(rows, min(seconds[untimed:]))

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from antiphon.audio.opus import SAMPLE_RATE, PacketDecoder, PacketEncoder
-from antiphon.cores import usable_cores
+from antiphon.cores import core_time
 from antiphon.engine.tick_times import HostLoad
 
 SERVER: Final = 3.5
@@ -44,4 +44,4 @@ def measure_host_load(front_ends: int | None, clock: Callable[[], float] = time.
             decoder.step()
         spells_s.append((clock() - begin_s) / FRAMES)
     codec_s = min(spells_s)
-    return HostLoad(SERVER * codec_s, CALLER * codec_s, usable_cores(), front_ends or 1)
+    return HostLoad(SERVER * codec_s, CALLER * codec_s, core_time(), front_ends or 1)
