@@ -167,9 +167,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="lab.bench.agent_interrupts", description=(__doc__ or "").partition("\n")[0]
     )
     own = Settings()
-    parser.add_argument("--calls", type=int, default=own.calls, help="at once [%(default)s]")
+    parser.add_argument("--calls", type=int, default=own.calls, help="calls at once [%(default)s]")
     parser.add_argument("--interruptions", type=int, default=own.interruptions, help="[%(default)s]")
-    parser.add_argument("--quick", action="store_true", help="four by two callers")
+    parser.add_argument("--quick", action="store_true", help="four interruptions, two callers")
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="[%(default)s]")
     args = parser.parse_args(argv)
     settings = Settings(2, 4) if args.quick else Settings(args.calls, args.interruptions)

@@ -202,10 +202,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="lab.bench.agent_latency", description=(__doc__ or "").partition("\n")[0]
     )
     own = Settings()
-    parser.add_argument("--calls", type=int, nargs="+", default=own.calls, help="at once [1 8]")
-    parser.add_argument("--turns", type=int, default=own.turns, help="of each call [%(default)s]")
-    parser.add_argument("--pause-ms", type=int, default=own.pause_ms, help="within each question [none]")
-    parser.add_argument("--llm", metavar="URL", help="a text model, with its /v1 [one that answers at once]")
+    parser.add_argument(
+        "--calls", type=int, nargs="+", default=own.calls, help="numbers of calls at once [1 8]"
+    )
+    parser.add_argument("--turns", type=int, default=own.turns, help="questions in each call [%(default)s]")
+    parser.add_argument(
+        "--pause-ms", type=int, default=own.pause_ms, help="pause within each question [none]"
+    )
+    parser.add_argument(
+        "--llm", metavar="URL", help="address of a text model, with /v1 [one that answers at once]"
+    )
     parser.add_argument("--stt", default=own.stt, help="[%(default)s]")
     parser.add_argument("--tts", default=own.tts, help="[%(default)s]")
     parser.add_argument("--quick", action="store_true", help="two turns of one and two calls")

@@ -1,5 +1,4 @@
-"""Runs calls of a voice agent whose text model fails at random, next to plain calls, and counts losses and
-leaks.
+"""Runs calls of a voice agent whose text model fails at random, next to plain calls, and counts losses.
 
     python -m lab.bench.agent_soak [SECONDS] [--agents N] [--plain N] [--out FOLDER]
 

@@ -1,5 +1,4 @@
-"""Measure how many spoken questions a talker still answers correctly after its weights are rounded, on any
-backend.
+"""Measure how many spoken questions a talker still answers correctly after its weights are rounded.
 
     python -m lab.bench.answers out/built-in/tiny --backend mlx --questions out/train/segments-test
     python -m lab.bench.answers FOLDER --backend torch --form as-shipped --form int8 --questions ...
@@ -186,8 +185,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--form", action="append", help=f"{AS_SHIPPED}, or a recipe's name; repeat [by backend]"
     )
     parser.add_argument("--questions", type=Path, required=True, help="held-out folder of lab.train.segments")
-    parser.add_argument("--most", type=int, default=200, help="questions, chosen evenly [%(default)s]")
-    parser.add_argument("--rows", type=int, default=25, help="questions side by side [%(default)s]")
+    parser.add_argument("--most", type=int, default=200, help="the largest number of questions [%(default)s]")
+    parser.add_argument("--rows", type=int, default=25, help="questions at once [%(default)s]")
     parser.add_argument("--processes", type=int, default=2, help="[%(default)s]")
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run found")

@@ -169,7 +169,7 @@ def main() -> None:
         "--tree", type=Path, help="the checkout that is served, which knows --tune [this one]"
     )
     parser.add_argument("--talkers", type=int, default=1, help="talkers during the attack [%(default)s]")
-    parser.add_argument("--only", default="", help="attacks whose name has this")
+    parser.add_argument("--only", default="", help="only attacks whose name contains this")
     options = parser.parse_args()
     warn_if_busy()
     address = own_address()

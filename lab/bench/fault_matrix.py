@@ -171,7 +171,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the named faults, or all; print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"[all]: {', '.join(FAULTS)}")
-    parser.add_argument("--calls", type=int, default=8, help="calls under way [%(default)s]")
+    parser.add_argument("--calls", type=int, default=8, help="calls at once [%(default)s]")
     parser.add_argument("--seconds", type=float, default=12.0, help="of each call [%(default)s]")
     parser.add_argument("--write", action="store_true", help="put the table into docs/reliability.md")
     args = parser.parse_args(argv)

@@ -88,7 +88,9 @@ NULL: Final = ("--backend", "null", "--null-step-ms", "5", "--slots", "1024")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, then write JSON, figure and text."""
-    parser = argparse.ArgumentParser(prog="lab.bench.front_ends", description="What front ends bring.")
+    parser = argparse.ArgumentParser(
+        prog="lab.bench.front_ends", description="Measure the effect of front ends."
+    )
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
     parser.add_argument("--quick", action="store_true", help="small loads, for seconds")
     parser.add_argument("--resume", action="store_true", help="keep what an interrupted run found")

@@ -232,10 +232,10 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--budget-s", type=float, default=580, help="seconds for a plan; default: %(default)s"
     )
     parser.add_argument("--out", type=Path, default=Path("out/gpu"), help="default: %(default)s")
-    parser.add_argument("--resume", action="store_true", help="keep what OUT/PLAN.json has results of")
+    parser.add_argument("--resume", action="store_true", help="keep the results that are in OUT/PLAN.json")
     parser.add_argument("--small", action="store_true", help="shrunk models, few turns, two rows at most")
-    parser.add_argument("--batch", type=int, default=1, help="of a step")
-    parser.add_argument("--model", default="moshi-7b", help="of a step; default: %(default)s")
+    parser.add_argument("--batch", type=int, default=1, help="number of rows of a step")
+    parser.add_argument("--model", default="moshi-7b", help="model of a step; default: %(default)s")
     parser.add_argument(
         "--bits",
         type=int,

@@ -197,9 +197,11 @@ async def raid_alone(url: str, messages: int, raiders: int) -> None:
 def main(argv: Sequence[str]) -> int:
     """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--messages", type=int, default=1_000_000, help="[%(default)s]")
-    parser.add_argument("--talkers", type=int, default=16, help="[%(default)s]")
-    parser.add_argument("--raiders", type=int, default=10, help="connections of nonsense [%(default)s]")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="hostile messages [%(default)s]")
+    parser.add_argument("--talkers", type=int, default=16, help="real-time callers [%(default)s]")
+    parser.add_argument(
+        "--raiders", type=int, default=10, help="connections that send hostile messages [%(default)s]"
+    )
     parser.add_argument("--raid", metavar="URL", help="send them to this server, and measure nothing")
     args = parser.parse_args(argv)
     if args.raid is not None:

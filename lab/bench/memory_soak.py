@@ -1,5 +1,6 @@
-"""Checks that the server's memory stays constant while callers come and go for ten minutes; its size is
-sampled once a second.
+"""Checks that the server's memory stays constant while callers come and go for ten minutes.
+
+Its size is sampled once a second.
 
     python -m lab.bench.memory_soak                     16 callers, ten minutes, the default model
     python -m lab.bench.memory_soak --quick             seconds, to see that it works

@@ -242,8 +242,10 @@ def main(argv: list[str]) -> int:
 def read_options(about: str, argv: list[str]) -> argparse.Namespace:
     """Read the options that both telephone benchmarks have."""
     parser = argparse.ArgumentParser(description=about)
-    parser.add_argument("--minutes", type=float, default=10.0, help="of the call [%(default)g]")
-    parser.add_argument("--fast", type=float, default=0.005, help="of the caller's clock [%(default)g]")
+    parser.add_argument("--minutes", type=float, default=10.0, help="length of the call [%(default)g]")
+    parser.add_argument(
+        "--fast", type=float, default=0.005, help="share by which the caller's clock is fast [%(default)g]"
+    )
     parser.add_argument("--seed", type=int, default=1, help="[%(default)s]")
     return parser.parse_args(argv)
 

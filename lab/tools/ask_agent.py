@@ -90,11 +90,11 @@ def words_heard(answers: Sequence[Answered]) -> float:
 def main(argv: list[str] | None = None) -> int:
     """Ask the questions, and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("url", help="of a server with an agent")
-    parser.add_argument("--agent", default="assistant", help="its name [%(default)s]")
+    parser.add_argument("url", help="address of a server with an agent")
+    parser.add_argument("--agent", default="assistant", help="name of the agent [%(default)s]")
     parser.add_argument("--turns", type=int, default=6, help="questions [%(default)s]")
-    parser.add_argument("--ear", action="store_true", help="let pocketsphinx write what it hears")
-    parser.add_argument("--out", type=Path, help="keep the answers there, as WAV")
+    parser.add_argument("--ear", action="store_true", help="transcribe the answers with pocketsphinx")
+    parser.add_argument("--out", type=Path, help="WAV file for the answers")
     options = parser.parse_args(argv)
     print(f"{'question':<26}{'understood':<26}{'answer':<38}{'after':>8}")
     asked = asyncio.run(talk(options.url, options.agent, options.turns))

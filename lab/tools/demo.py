@@ -37,14 +37,14 @@ FAULTLESS = ("--max-lost", "0", "--max-late", "0", "--max-misplaced", "0")
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Speak to a fresh server and keep its reply.")
-    parser.add_argument("--audio", type=Path, help="what to say: WAV, MP3, FLAC or Ogg [a few questions]")
+    parser.add_argument("--audio", type=Path, help="speech to send: WAV, MP3, FLAC or Ogg [a few questions]")
     parser.add_argument(
-        "--out", type=Path, default=Path("out/demo-reply.wav"), help="the reply [%(default)s]"
+        "--out", type=Path, default=Path("out/demo-reply.wav"), help="file for the reply [%(default)s]"
     )
     parser.add_argument("--agent", action="store_true", help="speak to a voice agent")
     parser.add_argument("--llm", metavar="URL", help="the agent's text model [a small one, else a script]")
     parser.add_argument("--turns", default="6", help="questions for an agent [%(default)s]")
-    parser.add_argument("--ear", action="store_true", help="let pocketsphinx write what an agent says")
+    parser.add_argument("--ear", action="store_true", help="transcribe an agent's answers with pocketsphinx")
     args, serve_options = parser.parse_known_args(argv)
     if args.audio is not None and not args.audio.is_file():
         parser.error(f"there is no file {args.audio}")

@@ -27,7 +27,9 @@ SCRIPT = Path(__file__).with_suffix(".js")
 
 def main(argv: list[str]) -> int:
     """Start a server and a browser, press, and print a line for each call."""
-    parser = argparse.ArgumentParser(description="Time the page from the press to the first sound.")
+    parser = argparse.ArgumentParser(
+        description="Measure the time from a press of the page's button to the first sound."
+    )
     parser.add_argument("--rounds", type=int, default=10, help="calls [%(default)s]")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as scratch:

@@ -61,7 +61,7 @@ backend page
 def main(argv: list[str]) -> int:
     """Start all servers and the browser, speak, and show the results."""
     parser = argparse.ArgumentParser(description="Speak with an agent by the front end of Kyutai's Unmute.")
-    parser.add_argument("frontend", type=Path, help="its folder, built")
+    parser.add_argument("frontend", type=Path, help="folder of the built front end")
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as scratch:
         met = asyncio.run(speak(options.frontend.resolve(), Path(scratch)))

@@ -382,19 +382,23 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--segments", type=Path, nargs="+", required=True, help="of lab.train.segments")
     parser.add_argument(
-        "--times", type=Path, nargs="+", required=True, help="of lab.train.word_times, for each"
+        "--segments", type=Path, nargs="+", required=True, help="folders of lab.train.segments"
+    )
+    parser.add_argument(
+        "--times", type=Path, nargs="+", required=True, help="folder of lab.train.word_times for each"
     )
     parser.add_argument("--stretches", type=Path, help="folder made by lab.train.stretches")
     parser.add_argument("--test", type=Path, nargs="+", required=True, help="shards of held-out segments")
-    parser.add_argument("--test-times", type=Path, nargs="+", required=True, help="the times of each")
+    parser.add_argument("--test-times", type=Path, nargs="+", required=True, help="word times of each")
     parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
     parser.add_argument(
-        "--start", type=Path, help="a talker's checkpoint whose ear to begin with, or a recogniser's"
+        "--start", type=Path, help="checkpoint of a talker (its input layers) or a recogniser to begin with"
     )
     parser.add_argument(
-        "--remember", action="store_true", help="keep to what --start writes for the first folder's passages"
+        "--remember",
+        action="store_true",
+        help="stay near the transcripts of --start for the first folder's passages",
     )
     parser.add_argument("--rate", type=float, default=RATE, help="peak learning rate [%(default)s]")
     add_arguments(parser, steps=SCHEDULE.total_steps)

@@ -234,7 +234,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--material",
         type=Path,
-        help="folder of lab.train.material: natural voices, people and Whisper measure too [not measured]",
+        help="folder of lab.train.material: adds natural voices, people and Whisper [not measured]",
     )
     parser.add_argument(
         "--yardsticks",
@@ -248,9 +248,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quiet-minutes", type=float, default=10)
     parser.add_argument("--interruptions", type=int, default=40)
     parser.add_argument(
-        "--tracks", type=int, default=60, help="pauses, interruptions and so on [%(default)s]"
+        "--tracks",
+        type=int,
+        default=60,
+        help="tracks of each kind: pauses, interruptions and so on [%(default)s]",
     )
-    parser.add_argument("--callers", type=int, default=4, help="calls side by side")
+    parser.add_argument("--callers", type=int, default=4, help="calls at once [%(default)s]")
     parser.add_argument(
         "--json",
         type=Path,

@@ -162,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--utterances", type=int, default=UTTERANCES_PER_SHARD, help="of a shard [%(default)s]"
     )
-    parser.add_argument("--held-out", action="store_true", help="voices and turns training never hears")
+    parser.add_argument("--held-out", action="store_true", help="voices and turns that training never hears")
     parser.add_argument("--part", default="0/1", help="this process's share: I/N")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=1, help="of each process [%(default)s]")

@@ -52,7 +52,7 @@ def _voice(name: str) -> Voice:
 
 
 def sums(material: Material, count: int) -> list[Utterance]:
-    """Return questions like "five plus four" made of a person's numbers; every second question is a
+    """Return questions like "five plus four" made of a person's recorded numbers; every second question is a
     difference."""
     rng, domain = random.Random(11), Domain()
     folder = material.people("en")

@@ -182,8 +182,8 @@ def read_shard(path: Path) -> list[Utterance]:
 
 def add_further(parser: argparse.ArgumentParser) -> None:
     """Add the options for further synthesisers."""
-    parser.add_argument("--rhvoice", action="store_true", help="let RHVoice ask too, where it is installed")
-    parser.add_argument("--pico", action="store_true", help="let SVOX Pico ask too, where it is installed")
+    parser.add_argument("--rhvoice", action="store_true", help="use RHVoice's voices too, if installed")
+    parser.add_argument("--pico", action="store_true", help="use SVOX Pico's voices too, if installed")
 
 
 def further_ones(options: argparse.Namespace) -> tuple[str, ...]:
@@ -208,13 +208,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--utterances", type=int, default=UTTERANCES_PER_SHARD, help="of a shard [%(default)s]"
     )
-    parser.add_argument("--held-out", action="store_true", help="voices and questions training never hears")
+    parser.add_argument(
+        "--held-out", action="store_true", help="voices and questions that training never hears"
+    )
     add_further(parser)
     parser.add_argument(
         "--words",
         type=float,
         default=WORDS_SHARE,
-        help="share of words in no order, in training [%(default)s]",
+        help="share of utterances in training that are words in random order [%(default)s]",
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)

@@ -278,12 +278,10 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--shards", type=int, default=8, help="about half an hour of speech each")
     parser.add_argument(
-        "--readings", type=int, default=SHORT_PER_SHARD, help="short ones of a shard [%(default)s]"
+        "--readings", type=int, default=SHORT_PER_SHARD, help="short readings of a shard [%(default)s]"
     )
     parser.add_argument("--answers", type=int, help="number of first answers, read whole and as words [all]")
-    parser.add_argument(
-        "--natural", type=Path, help="let Kokoro read too, of this folder of lab.train.material"
-    )
+    parser.add_argument("--natural", type=Path, help="folder of lab.train.material, whose Kokoro reads too")
     parser.add_argument("--codec", type=Path, required=True, help="folder made by lab.train.codec")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)

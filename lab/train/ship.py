@@ -149,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     trained = parser.add_mutually_exclusive_group(required=True)
     for kind in KINDS:
-        trained.add_argument(f"--{kind}", type=Path, help=f"folder of train.{kind}")
+        trained.add_argument(f"--{kind}", type=Path, help=f"folder of a trained {kind}")
     codec = parser.add_mutually_exclusive_group(required=True)
     codec.add_argument("--codec", type=Path, help="folder of lab.train.codec, which is copied")
     codec.add_argument("--shared-codec", type=Path, help="a folder shipped before, whose codec is used")

@@ -214,8 +214,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--rate", type=float, help=f"peak learning rate [{RATE}; {FURTHER_RATE} with --start]"
     )
-    parser.add_argument("--device", default="cpu", help="of torch [%(default)s]")
-    parser.add_argument("--rows", type=int, default=1, help="times the rows of a step [%(default)s]")
+    parser.add_argument("--device", default="cpu", help="device of torch [%(default)s]")
+    parser.add_argument("--rows", type=int, default=1, help="factor for the rows of a step [%(default)s]")
     add_arguments(parser, steps=Settings().total_steps)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)

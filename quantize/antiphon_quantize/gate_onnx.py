@@ -116,7 +116,7 @@ def open_depformer(path: Path, form: GraphFormat, backend: Backend) -> Stage:
     races = [node.input[0] for node in model.graph.node if node.op_type == "TopK"]
     steps, card = form.input("noise").shape
     if len(races) != steps:
-        raise CheckpointFormatError(f"{path} chooses {len(races)} times among the largest, not {steps} times")
+        raise CheckpointFormatError(f"{path} has {len(races)} TopK nodes, its depformer has {steps} steps")
     extra = []
     for codebook, race in enumerate(races):
         name = _logits(codebook)

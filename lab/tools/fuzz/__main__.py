@@ -68,12 +68,18 @@ def run_campaign(names: Sequence[str], table: Table, executions: int, findings: 
 
 def main(argv: list[str]) -> int:
     """Run the command line: fuzz the named targets, or all."""
-    parser = argparse.ArgumentParser(description="Fuzz the readers of what comes from elsewhere.")
+    parser = argparse.ArgumentParser(
+        description="Fuzz the parsers of data from clients, files and other processes."
+    )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"[all]: {', '.join(TARGETS)}")
-    parser.add_argument("--executions", type=int, default=EXECUTIONS, help="of each target [%(default)s]")
-    parser.add_argument("--seed", type=int, default=1, help="of the mutations [%(default)s]")
-    parser.add_argument("--keep", action="store_true", help="put what reached new lines into the corpus")
-    parser.add_argument("--findings", type=Path, default=Path("out/fuzz"), help="a folder [%(default)s]")
+    parser.add_argument(
+        "--executions", type=int, default=EXECUTIONS, help="executions of each target [%(default)s]"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of the mutations [%(default)s]")
+    parser.add_argument("--keep", action="store_true", help="add inputs that reach new lines to the corpus")
+    parser.add_argument(
+        "--findings", type=Path, default=Path("out/fuzz"), help="folder for inputs that fail [%(default)s]"
+    )
     parser.add_argument("--table", type=Path, help="continue the campaign in this file")
     args = parser.parse_args(argv)
     unknown = [name for name in args.targets if name not in TARGETS]
