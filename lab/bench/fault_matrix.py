@@ -161,7 +161,7 @@ def table(rows: Sequence[Row], left_out: Sequence[str], command: str) -> str:
 
 
 def write(text: str) -> None:
-    """Write the table between its marks in the document."""
+    """Write the table between its marks in docs/reliability.md."""
     document = DOCUMENT.read_text(encoding="utf-8")
     between = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
     DOCUMENT.write_text(between.sub(lambda _: f"{BEGIN}\n\n{text}\n\n{END}", document), encoding="utf-8")

@@ -215,7 +215,7 @@ def _break(frames: int) -> str:
 
 
 def read(recordings: Sequence[Recording], mimi: Any) -> Iterator[Reading]:
-    """Encode recordings, with recordings of similar length together."""
+    """Encode recordings in their order, ten at a time; those of similar length should be neighbours."""
     for first in range(0, len(recordings), 10):
         batch = recordings[first : first + 10]
         frames = [LEAD_FRAMES + one.frames + TAIL_FRAMES for one in batch]
