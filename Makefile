@@ -46,7 +46,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list these verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
-serve: export ANTIPHON_MAKE_GOAL := serve
+serve demo: export ANTIPHON_MAKE_GOAL = $@
 serve: $(SERVE_READY) ## set up, then serve on http://127.0.0.1:8998 (ARGS=...)
 	$(BIN)/antiphon serve $(ARGS)
 

@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from antiphon.install import interrupted_code
 from tests.support.launch import ANTIPHON, LaunchError, free_port, running_server
 
 SMALL: Final = Path("out/llm/bin/python")
@@ -50,8 +51,9 @@ def main(argv: list[str]) -> int:
         parser.error(f"there is no file {args.audio}")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     log, port = args.out.with_name("demo-server.log"), free_port()
-    # A terminated demo unwinds like an interrupted one, so that its server ends, too.
+    # Each unwinds, so that the server and the caller end, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(interrupted_code()))
     try:
         with ExitStack() as stack:
             if args.agent:
@@ -65,7 +67,8 @@ def main(argv: list[str]) -> int:
             if args.agent:
                 ask = ("lab.tools.ask_agent", server.url, "--turns", args.turns, "--out", str(args.out))
                 command = [sys.executable, "-m", *ask, *(["--ear"] if args.ear else [])]
-            code = subprocess.run(command, check=False).returncode
+            # Ctrl-C in a terminal is for the demo, which then ends its caller.
+            code = subprocess.run(command, check=False, process_group=0).returncode
     except LaunchError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
