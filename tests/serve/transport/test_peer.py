@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import aiortc
@@ -88,3 +89,18 @@ async def test_an_end_before_the_connection_is_up_ends_the_wait_for_it() -> None
         assert peer.close_code is CloseCode.SERVICE_RESTART
         assert await peer.receive_any() is None
         await peer.end()
+
+
+async def test_sockets_that_close_slowly_are_no_fault(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No peer is waited for then: what is slow is this machine."""
+    close = aiortc.RTCPeerConnection.close
+
+    async def close_slowly(connection: aiortc.RTCPeerConnection) -> None:
+        await asyncio.sleep(0.3)
+        await close(connection)
+
+    monkeypatch.setattr(aiortc.RTCPeerConnection, "close", close_slowly)
+    await Peer(aiortc, [], b"\x01", replace(Limits(), close_timeout_s=0.1), time.monotonic).end()
+    assert not caplog.records

@@ -36,6 +36,9 @@ MAX_CHANNELS: Final = 8
 kept until the end.
 """
 
+END_S: Final = 10.0
+"""Seconds for a connection to release its sockets, which waits for no peer."""
+
 WATCH_S: Final = 1.0
 """Seconds between checks of the received data."""
 
@@ -288,7 +291,7 @@ class Peer:
         self.close_code = self.close_code or CloseCode.GOING_AWAY
         # Its sockets close at the end, so it continues when this task is cancelled.
         closing = asyncio.get_running_loop().create_task(self._connection.close())
-        await asyncio.wait([closing], timeout=self._limits.close_timeout_s)
+        await asyncio.wait([closing], timeout=END_S)
         if not closing.done() or closing.exception() is not None:
             error = closing.exception() if closing.done() else None
             Log(__name__).error("a peer connection did not close in time", exc_info=error)
