@@ -127,7 +127,7 @@ async def test_when_all_are_full_who_can_wait_waits_at_a_worker(start: Start) ->
         status, body, headers = await stack.get(page)  # as a page asks why its socket failed
         assert (status, json.loads(body)["code"]) == (503, 1013)
         assert int(headers["Retry-After"]) > 5  # the worker's own estimate
-        waiting = Caller(chat(stack, query="&wait=30"), stack.http)
+        waiting = Caller(chat(stack, query="&wait=120"), stack.http)
         async with asyncio.timeout(START_S):
             while "callers waiting: 1" not in (await stack.get(f"{worker.url}/readyz"))[1]:  # noqa: ASYNC110
                 await asyncio.sleep(POLL_S)

@@ -245,6 +245,22 @@ export async function talkedFor(page, seconds) {
 }
 
 /**
+ * Wait until a call was heard without a gap for so long; a busy machine leaves some.
+ *
+ * @param {Page} page with its numbers in sight
+ * @param {number} seconds
+ */
+export async function heardWhole(page, seconds) {
+  let [gaps, sinceS] = [-1, 0];
+  const isWhole = async () => {
+    const [nowS, found] = [await elapsedS(page), (await numbers(page))["gaps"] ?? NaN];
+    if (found !== gaps) [gaps, sinceS] = [found, nowS];
+    return nowS - sinceS > seconds;
+  };
+  await eventually(`${seconds} s without a gap`, isWhole, () => gaps);
+}
+
+/**
  * Wait until something holds, asking again and again.
  *
  * @param {string} what
