@@ -16,15 +16,8 @@ from antiphon.models.checkpoint import Checkpoint, as_checkpoint_error
 from antiphon.models.pocket_shape import READ_POSITIONS, PocketShape
 from antiphon_quantize.onnx_int8 import DECODER_MIDDLE, round_linears, round_network
 from antiphon_quantize.onnx_modules import ExportedStage
-from antiphon_quantize.pocket_modules import (
-    FlowLM,
-    LatentStage,
-    PcmStage,
-    ReadStage,
-    VoiceEncoderStage,
-    frame_positions,
-    prepare_half,
-)
+from antiphon_quantize.pocket_codec import PcmStage, VoiceEncoderStage, frame_positions, prepare_half
+from antiphon_quantize.pocket_lm import FlowLM, LatentStage, ReadStage
 
 FLOW: Final = "flow_lm."
 MIMI: Final = "mimi."

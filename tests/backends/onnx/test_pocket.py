@@ -22,7 +22,7 @@ from antiphon.errors import ConfigError, UnsupportedError
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.pocket_shape import PocketText, longest_frames
 from antiphon_quantize.onnx_weights import quantize_graph
-from antiphon_quantize.pocket_modules import FlowNet
+from antiphon_quantize.pocket_lm import FlowNet
 from antiphon_quantize.recipe import load_recipe
 from tests.backends.onnx.exports import exported_pocket, pocket_source
 from tests.backends.pocket.small import LONG, SAMPLED, Talk, entries_of, speak, tick
