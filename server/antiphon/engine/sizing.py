@@ -287,9 +287,10 @@ def _timed(
     age(backend)
     ticks, is_packed = [measure_tick(backend, 1, clock)], False
     while ticks[-1].seconds <= rule.limit_s and ticks[-1].rows < fitting:
-        rows = min(next_rows(ticks, rule.limit_s), fitting)
-        if rows > backend.info.slots or not is_packed:
-            wanted = max(first, 2 * backend.info.slots)
+        slots = backend.info.slots
+        rows = min(next_rows(ticks, rule.limit_s), slots if ticks[-1].rows < slots else fitting)
+        if rows > slots or not is_packed:
+            wanted = max(first, 2 * slots)
             backend = _remake(backend, factory, fitting if is_packed else min(wanted, fitting))
             is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < backend.info.slots
             age(backend)
