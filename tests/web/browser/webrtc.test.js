@@ -4,7 +4,7 @@ import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import { after, before, test } from "node:test";
 
-import { bestEcho, call, eventually, inState, numbers, openBrowser, openPage, openSettings, saveRecording, says, Server, talkedFor } from "./lib.js";
+import { bestEcho, call, eventually, heardWhole, inState, numbers, openBrowser, openPage, openSettings, saveRecording, says, Server, talkedFor } from "./lib.js";
 
 const TRAVELS = '#settings select[name="Sound travels as"]';
 
@@ -70,6 +70,7 @@ test("the page holds a call by WebRTC where that is chosen, records both sides, 
   await page.click("#latency summary");
   await eventually("a round trip was timed", async () => Number.isFinite((await numbers(page))["roundTripMs"]));
   assert.match((await page.textContent('[data-name="path"]')) ?? "", /WebRTC/);
+  await heardWhole(page, 4);
 
   await other.page.click("#talk");
   await inState(other.page, "full");
