@@ -86,7 +86,7 @@ def test_rows_in_time_lie_on_the_line_between_two_measured_ticks() -> None:
 
 
 @given(st.floats(0, 0.03), st.floats(1e-4, 0.02))
-def test_ticks_are_timed_up_to_one_row_beyond_the_limit(run_s: float, row_s: float) -> None:
+def test_ticks_are_timed_a_little_beyond_the_limit(run_s: float, row_s: float) -> None:
     ticks = [TickTime(1, run_s + row_s)]
     while ticks[-1].seconds <= 0.034:
         rows = next_rows(ticks, 0.034)
@@ -94,7 +94,7 @@ def test_ticks_are_timed_up_to_one_row_beyond_the_limit(run_s: float, row_s: flo
         ticks.append(TickTime(rows, run_s + row_s * rows))
     in_time = max(1, int((0.034 - run_s) / row_s + 1e-6))
     assert abs(rows_in_time(ticks, 0.034) - in_time) <= 1
-    assert ticks[-1].rows <= max(2, in_time + 2)
+    assert ticks[-1].rows <= 1.25 * in_time + 2
     assert next_rows([TickTime(4, 0.02), TickTime(8, 0.02)], 0.034) == 16, "time does not grow with rows"
 
 
