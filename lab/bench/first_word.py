@@ -54,7 +54,9 @@ def questions(count: int, seed: int = 5) -> list[Question]:
 
 
 def without_pause(voice: Voice, seconds: float, seed: int = 3) -> Question:
-    """Return one sound of ``seconds`` in which one voice asks question after question without pauses."""
+    """Return the text and the sound, of at least ``seconds``, of one voice that asks question after question
+    without pauses.
+    """
     rng, domain, asked, sounds = random.Random(seed), Domain(), list[str](), list[FloatArray]()
     while sum(pcm.size for pcm in sounds) < seconds * SAMPLE_RATE:
         asked.append(domain.draw(rng).question)

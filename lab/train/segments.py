@@ -170,7 +170,7 @@ def encoding_order(count: int, seed: int) -> list[list[int]]:
 
 
 def make_shard(path: Path, source: Path, seed: int, mimi: Any, *, held_out: bool = False) -> None:
-    """Encode one shard of questions, with a scene for every ten."""
+    """Encode one shard of questions; every ten questions share one scene (noise, room and line)."""
     utterances = read_shard(source)
     rng = _rng(seed)
     rng.permutation(len(utterances))  # uses up the draw of the order

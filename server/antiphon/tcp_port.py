@@ -39,7 +39,9 @@ class TcpPort:
 
     @property
     def is_announced(self) -> bool:
-        """Whether mDNS announces the port: it is a Wyoming port, and other machines can reach it."""
+        """Whether the option ``zeroconf`` announces the port by mDNS: it is a Wyoming port, and other
+        machines can reach it.
+        """
         is_own = self.host == "localhost" or self.host.startswith("127.") or self.host == "::1"
         return self.protocol is TcpProtocol.WYOMING and not is_own
 

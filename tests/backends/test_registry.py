@@ -55,7 +55,9 @@ def test_a_backend_is_made_by_name_with_its_options(checkpoint: Checkpoint) -> N
         ("torch", "cpu", Machine(has_cuda=True), "cpu"),
         ("onnx", None, Machine(has_cuda=True), "cpu"),
         ("onnx", "cuda", Machine(has_cuda=True), "cuda:0"),
+        ("torch", None, Machine(is_apple_silicon=True), "cpu"),
         ("mlx", None, Machine(is_apple_silicon=True), "gpu"),
+        ("mlx", None, Machine(), "cpu"),
     ],
 )
 def test_a_device_has_one_whole_name(backend: str, device: str | None, machine: Machine, whole: str) -> None:

@@ -21,7 +21,7 @@ _CLOSERS: Final = "\"'\u201d\u2019)]\u00bb"
 
 
 class ChunkWord(NamedTuple):
-    """A word as written, the number of its tokens, and its index among all entries."""
+    """A word as written, the number of its tokens, and its index among the words and pauses of the text."""
 
     text: str
     tokens: int

@@ -171,7 +171,8 @@ def device_of(backend: str, device: str | None, machine: Machine | None = None) 
         return FIRST_GPU if device == "cuda" else device
     gpu = backend_entry(backend).gpu
     found = Machine() if gpu is None else machine or detect_machine()
-    return gpu if gpu is not None and (found.has_cuda or found.is_apple_silicon) else "cpu"
+    is_there = found.has_cuda or (gpu != FIRST_GPU and found.is_apple_silicon)
+    return gpu if gpu is not None and is_there else "cpu"
 
 
 def auto_order(checkpoint: Checkpoint, machine: Machine) -> list[str]:

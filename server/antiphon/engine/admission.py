@@ -107,8 +107,8 @@ class _Lengths:
 
 
 class Admission(Generic[C]):
-    """Assigns rows to callers of any kind and queues the others; used on the control thread only. Methods
-    take the time as an argument.
+    """Assigns rows to callers, which are values of any hashable type ``C``, and queues callers that get no
+    row; used on the control thread only. Methods take the time as an argument.
 
     ``activate`` gives a caller a lease, and returns false if none is free. The function ``activate`` must not
     call this object.

@@ -170,7 +170,9 @@ class Resuming:
         return self._forget(call, "unknown") if call.session is session else None
 
     def lose(self) -> list[EngineSession]:
-        """End all calls, because no row takes another step. Returns the sessions that waited for one."""
+        """Make all calls impossible to resume, because no row takes another step. Returns the sessions that
+        waited to resume a call, which must end.
+        """
         under_way = [it.successor for it in self._under_way]
         successors = [self._forget(call, "unknown") for call in self._tokens.calls]
         return under_way + [successor for successor in successors if successor is not None]

@@ -78,7 +78,7 @@ class EngineSession:
         self.send, self.is_orphaned = no_notices, True
 
     def remember(self, request: messages.CallRequest) -> None:
-        """Record the parts of a request to the row that the control thread needs."""
+        """Record what the control thread needs of a request to the row."""
         match request:
             case messages.SetParameters(_, _, parameters):
                 self.parameters = parameters

@@ -185,7 +185,7 @@ class Take(Message, frozen=True):
 
 
 class SignedRequest(Message, frozen=True):
-    """From a front end: a signed request of a worker, to be executed once per server."""
+    """From a front end: a signed request of another worker or an operator, to be executed once per server."""
 
     header: str
 

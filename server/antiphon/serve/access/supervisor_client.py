@@ -101,7 +101,7 @@ class SupervisorClient:
         return taken.refusal if isinstance(taken, Taken) else ""
 
     def give_back(self, lease: int) -> None:
-        """Release a session."""
+        """Report that a session that :meth:`take` counted has ended; no effect on other leases."""
         if lease in self._held:
             self._held.discard(lease)
             self._send(GiveBack(lease))

@@ -126,8 +126,8 @@ class Participant(ABC, Generic[R]):
         """Start: there is a row, and the client was notified."""
 
     def sent(self, reply: R, now_s: float, stalled_s: StalledSince) -> float:
-        """Record a reply that was written to the network; return its seconds of audio, for which its client
-        waits.
+        """Record a reply that was written to the network. Returns the seconds of its audio that count as the
+        client's activity for the time limits; 0 if the client itself sends audio.
         """
         return 0.0
 
