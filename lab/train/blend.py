@@ -28,6 +28,7 @@ from lab.train.loop import checkpoint_in, write_lm
 from lab.train.rounding import round_as_shipped
 
 CODEC_NAME: Final = "mimi.safetensors"
+PAUSE_HEADS: Final = "extra_heads."
 
 
 def weights_of(lm: Any, folder: Path) -> dict[str, Tensor]:
@@ -38,8 +39,14 @@ def weights_of(lm: Any, folder: Path) -> dict[str, Tensor]:
 
 
 def blended(start: dict[str, Tensor], trained: dict[str, Tensor], share: float) -> dict[str, Tensor]:
-    """Return the blend of each tensor: ``share`` of the trained weights and the rest of the initial ones."""
-    return {name: torch.lerp(start[name], trained[name], share) for name in trained}
+    """Return the blend of each tensor: ``share`` of the trained weights and the rest of the initial ones.
+
+    Pause heads are the trained ones: blended heads detect a pause later.
+    """
+    return {
+        name: tensor if name.startswith(PAUSE_HEADS) else torch.lerp(start[name], tensor, share)
+        for name, tensor in trained.items()
+    }
 
 
 def blend(start: Path, trained: Path, share: float, out: Path, *, is_rounded: bool) -> None:

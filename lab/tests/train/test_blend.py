@@ -50,6 +50,8 @@ def test_a_blend_lies_between_its_two_models(
     for name in ("text_linear.weight", "emb.3.weight", "out_norm.alpha"):
         wanted = start[name].float() + 0.5 * share
         torch.testing.assert_close(got[name].float(), wanted, rtol=0.01, atol=0.005)
+    head = "extra_heads.2.weight"
+    torch.testing.assert_close(got[head].float(), start[head].float() + 0.5, rtol=0.01, atol=0.005)
     assert (tmp_path / "tokenizer.model").exists()
 
 
