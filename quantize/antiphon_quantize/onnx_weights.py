@@ -157,7 +157,7 @@ def quantize_graph(source: Path, target: Path, recipe: Recipe, read: Read = read
 
     Rules match weights by name: the name of the tensor or, if an exporter invented it, the name of the module
     that reads it, with ``.weight`` (torch.export notes the modules at every node). External data of a graph
-    goes to ``target`` + ".data", one tensor in memory at a time. A recipe of 32 bits makes a copy. ``read``
+    goes to ``target`` + ".data", one tensor in memory at a time. A recipe of 32 bits rounds nothing. ``read``
     returns the values of a weight.
 
     Raises:

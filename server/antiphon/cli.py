@@ -131,8 +131,8 @@ def run(argv: Sequence[str], commands: Mapping[str, Command] = COMMANDS) -> int:
         if wants_traceback(argv):
             traceback.print_exc()
         print(f"antiphon: {error}", file=sys.stderr)  # noqa: T201
-        if (goal := make_goal()) and "--" in str(error):
-            print(f'make passes options in ARGS: make {goal} ARGS="--port 9000"', file=sys.stderr)  # noqa: T201
+        if make_goal() == "serve" and "--" in str(error):
+            print('make passes options in ARGS: make serve ARGS="--port 9000"', file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     except KeyboardInterrupt:
         if sys.stderr.isatty():

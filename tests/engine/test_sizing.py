@@ -414,7 +414,7 @@ def test_a_known_cards_constants_give_the_slots_by_hand_arithmetic(
     assert crowded.limit_ms == pytest.approx(0.8)
 
 
-def test_what_is_computed_is_the_first_that_is_timed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gpu_is_first_resized_to_the_computed_number(caplog: pytest.LogCaptureFixture) -> None:
     workshop = Workshop(
         FAST, step_s=lambda rows: 0.0003 * rows, device_name="NVIDIA H200", work=MILLISECOND_A_ROW
     )

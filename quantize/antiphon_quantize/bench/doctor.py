@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import importlib.util
 import json
 import platform
+import re
 import ssl
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -210,7 +212,8 @@ def check_port(host: str, port: int) -> DoctorLine:
         with bound(host, port):
             pass
     except ConfigError as error:
-        if found := running_antiphon(host, port):
+        is_taken = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
+        if is_taken and (found := running_antiphon(host, port)):
             remedy = "to serve again, choose another port with --port, or stop that server"
             return DoctorLine("port", DoctorState.NOTE, found, remedy)
         words, _, remedy = str(error).rpartition("; ")
@@ -220,7 +223,8 @@ def check_port(host: str, port: int) -> DoctorLine:
 
 ASK_S = 1.0
 """Seconds for a server on a taken port to answer."""
-MAX_ANSWER_BYTES = 1_000_000
+MAX_ANSWER_BYTES = 100_000
+VERSION = re.compile(r"\d[\w.+-]{0,40}")
 
 
 def running_antiphon(host: str, port: int) -> str:
@@ -232,12 +236,13 @@ def running_antiphon(host: str, port: int) -> str:
         ("http", HTTPConnection(name, port, timeout=ASK_S)),
         ("https", HTTPSConnection(name, port, timeout=ASK_S, context=any_certificate)),
     ):
-        with closing(connection), suppress(OSError, HTTPException, ValueError):
+        with closing(connection), suppress(OSError, HTTPException, ValueError, RecursionError):
             connection.request("GET", "/api/build_info")
             answer = json.loads(connection.getresponse().read(MAX_ANSWER_BYTES))
-            if isinstance(answer, dict) and answer.get("name") == "antiphon":
+            is_ours = isinstance(answer, dict) and answer.get("name") == "antiphon"
+            if is_ours and VERSION.fullmatch(version := str(answer.get("version"))):
                 shown = f"[{name}]" if ":" in name else name
-                return f"antiphon {answer.get('version')} answers at {scheme}://{shown}:{port}"
+                return f"antiphon {version} answers at {scheme}://{shown}:{port}"
     return ""
 
 

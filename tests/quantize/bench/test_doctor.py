@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,43 @@ async def test_an_antiphon_that_has_the_port_is_named(
         "to serve again, choose another port with --port, or stop that server\n"
     ) in printed
     assert printed.endswith(f"\n\nready: antiphon {__version__} answers at {url}\n")
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """Answers every GET with the same bytes."""
+
+    body = b""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"name": "antiphon", "version": "\\u001b[2J"}',
+        b'{"name": "antiphon"}',
+        b'{"name": "other", "version": "1"}',
+        b"[" * 90_000,
+    ],
+)
+def test_what_another_server_answers_is_not_printed(body: bytes) -> None:
+    with HTTPServer(("127.0.0.1", 0), type("Fixed", (Stranger,), {"body": body})) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        found = check_port("127.0.0.1", server.server_port)
+        server.shutdown()
+        thread.join()
+    assert (found.state, found.remedy) == (DoctorState.MISSING, "choose another with --port")
+
+
+def test_no_server_of_another_machine_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "running_antiphon", lambda *_: "antiphon 1 answers")
+    assert check_port("192.0.2.1", 8998).state is DoctorState.MISSING
 
 
 def test_a_model_that_is_not_there_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

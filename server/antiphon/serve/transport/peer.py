@@ -37,7 +37,7 @@ kept until the end.
 """
 
 END_S: Final = 10.0
-"""Seconds for a connection to release its sockets, which waits for no peer."""
+"""Seconds for a connection to release its sockets, which waits for no caller, only for a TURN server."""
 
 WATCH_S: Final = 1.0
 """Seconds between checks of the received data."""
