@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 
@@ -136,6 +137,17 @@ def null_server(checkout: Path) -> list[str]:
     return ["make", "serve", f"ARGS=--backend null --front-ends 0 --port {free_port()}"]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Programs that a test starts get SIGINT, even if the tests themselves ignore it, as a job in the
+    background does.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_ends_make_serve_without_an_error(checkout: Path, null_server: list[str]) -> None:
     """A terminal sends the signal to each process of the group; make ends by it: 130 in a shell."""
     with subprocess.Popen(
