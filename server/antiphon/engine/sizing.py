@@ -225,9 +225,9 @@ def make_sized(
     ready rows, as far as memory allows; where possible it is resized, otherwise made again. If its ticks
     always compute all rows (:meth:`Backend.plan`), the number of rows is doubled until it is too slow. For
     other backends the ready rows of a tick are timed; there can be more calls than ready rows. On a GPU with
-    known constants the backend is first resized to the computed number. A tts model cannot be timed without a text: its number
-    of rows follows from memory, the computation, and the time per row that the backend reports. ``rings`` is
-    the host memory of calls, in addition to the model's memory on its device.
+    known constants the backend is first resized to the computed number. A tts model cannot be timed without a
+    text: its number of rows follows from memory, the computation, and the time per row that the backend
+    reports. ``rings`` is the host memory of calls, in addition to the model's memory on its device.
 
     Raises:
         ConfigError: the rows do not fit into memory, or no known value can determine their number.
