@@ -15,7 +15,6 @@ import asyncio
 import os
 import socket
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ import aiohttp
 
 from lab.bench.attack_kinds import ATTACKS, Attack, Target, slow_headers
 from lab.bench.harness import BenchError, machine, probe, tell, terminable, warn_if_busy
-from tests.support.launch import ANTIPHON, free_port
+from tests.support.launch import ANTIPHON, free_port, started
 
 SECONDS = 12.0
 HEADER_SECONDS = 18.0
@@ -107,17 +106,15 @@ def serving(folder: Path, front_ends: int, tree: Path | None, *, tls: bool) -> I
         options += ["--tls-cert", str(TLS / "test-cert.pem"), "--tls-key", str(TLS / "test-key.pem")]
     path = {"PYTHONPATH": f"{tree / 'server'}{os.pathsep}{tree / 'clients'}"} if tree else {}
     command = [*ANTIPHON, "serve", "--config", str(folder / "attacks.toml"), *options]
-    with log.open("wb") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **path})
-    try:
+    with (
+        log.open("wb") as output,
+        started(command, stdout=output, stderr=output, env={**os.environ, **path}) as server,
+    ):
         while "Ctrl-C stops" not in log.read_text():
             if server.poll() is not None:
                 raise BenchError(f"the server ended with {server.returncode}:\n{log.read_text()}")
             time.sleep(0.1)
         yield port
-    finally:
-        server.terminate()
-        server.wait()
 
 
 async def newcomers(url: str, end_s: float) -> list[float]:

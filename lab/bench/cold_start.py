@@ -37,7 +37,7 @@ from lab.bench.harness import (
 )
 from lab.bench.pages import write_page
 from lab.bench.turns import summary
-from tests.support.launch import START_TIMEOUT_S, STOP_TIMEOUT_S, free_port
+from tests.support.launch import START_TIMEOUT_S, free_port, started
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = "antiphon"
@@ -128,16 +128,8 @@ def ready_s(antiphon: Path, model: str) -> float:
 def running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process without PYTHONPATH in its environment, and stop it at the end."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean)
-    try:
+    with started(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=clean) as process:
         yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def is_ready(port: int) -> bool:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from lab.bench.harness import BenchError
+from tests.support.launch import started
 
 NEAR: Final = "10.77.0.1"
 """The address of this process's end."""
@@ -125,19 +126,15 @@ async def lossy_line(seed: int, *, loss: float, delay_s: float) -> AsyncIterator
 def _namespace() -> Iterator[int]:
     """The process that keeps a network namespace."""
     own = Path("/proc/self/ns/net").readlink()
-    holder = subprocess.Popen(["unshare", "--net", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert holder.stdin is not None
-    assert holder.stdout is not None
-    try:
+    command = ("unshare", "--net", "cat")
+    with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
         holder.stdin.write(b".")
         holder.stdin.flush()
         if holder.stdout.read(1) != b"." or Path(f"/proc/{holder.pid}/ns/net").readlink() == own:
             raise OSError("unshare --net was refused")
         yield holder.pid
-    finally:
-        holder.stdin.close()
-        holder.wait()
-        holder.stdout.close()
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from lab.bench.lossy_calls import Received
 from lab.bench.webrtc_calls import Voice
 from tests.support.ask import QUESTIONS, SEED
 from tests.support.calm import CALM_OPTIONS
-from tests.support.launch import free_port
+from tests.support.launch import free_port, started
 
 ADDRESS: Final = "127.0.0.1"
 CLIP: Final = "question-name"
@@ -104,14 +104,12 @@ def measure(program: Path) -> Values:
     ]
     options = (*CALM_OPTIONS, "--model", "tiny", "--slots", "1", "--webrtc", "1")
     ice = ("--ice-server", f"turn://antiphon:secret@{ADDRESS}:{port}")
-    with tempfile.TemporaryDirectory() as folder:
-        relay = subprocess.Popen(turn, stdout=subprocess.DEVNULL, cwd=folder)
-        try:
-            with running_server(serve_command(*options, *ice), Path(folder) / "log") as server:
-                return asyncio.run(call(server.url))
-        finally:
-            relay.terminate()
-            relay.wait()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        started(turn, stdout=subprocess.DEVNULL, cwd=folder),
+        running_server(serve_command(*options, *ice), Path(folder) / "log") as server,
+    ):
+        return asyncio.run(call(server.url))
 
 
 if __name__ == "__main__":

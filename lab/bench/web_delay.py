@@ -39,6 +39,7 @@ from lab.bench.harness import (
     warn_if_busy,
 )
 from lab.bench.pages import write_page
+from tests.support.launch import started
 from tests.support.node import MissingToolError, browser_env, find_node
 
 SAMPLE_RATE = 24_000
@@ -86,14 +87,11 @@ def watch(url: str, settings: Settings, scratch: Path) -> Iterator[Values]:
         env = browser_env(clip)
     except MissingToolError as error:
         raise BenchError(str(error)) from error
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                yield json.loads(line)
-            code = process.wait(END_S)
-        finally:
-            process.terminate()
+    with started(command, env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            yield json.loads(line)
+        code = process.wait(END_S)
     if code != 0:
         raise BenchError(f"the browser's script ended with exit code {code}")
 

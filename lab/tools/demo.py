@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from antiphon.install import interrupted_code
-from tests.support.launch import ANTIPHON, LaunchError, free_port, running_server
+from tests.support.launch import ANTIPHON, LaunchError, free_port, running_server, started
 
 SMALL: Final = Path("out/llm/bin/python")
 """The environment with the requirements of the small text model."""
@@ -51,7 +50,8 @@ def main(argv: list[str]) -> int:
         parser.error(f"there is no file {args.audio}")
     args.out.parent.mkdir(parents=True, exist_ok=True)
     log, port = args.out.with_name("demo-server.log"), free_port()
-    # Each unwinds, so that the server and the caller end, too.
+    # Each unwinds, so that the caller and the server end, too. Both have process groups of their own: Ctrl-C
+    # in a terminal is for the demo, which ends the caller before the server, and so in silence.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGINT, lambda *_: sys.exit(interrupted_code()))
     try:
@@ -61,14 +61,14 @@ def main(argv: list[str]) -> int:
                 serve_options = [*SPEECH, "--agent", "assistant", "--llm", llm, *serve_options]
             print(f"==> starting a server (its log: {log})", flush=True)
             command = [*ANTIPHON, "serve", "--port", str(port), "--slots", "1", *serve_options]
-            server = stack.enter_context(running_server(command, port, log))
+            server = stack.enter_context(running_server(command, port, log, process_group=0))
             print(f"==> speaking to {server.url}", flush=True)
             command = caller(server.url, args.audio, args.out, serve_options)
             if args.agent:
                 ask = ("lab.tools.ask_agent", server.url, "--turns", args.turns, "--out", str(args.out))
                 command = [sys.executable, "-m", *ask, *(["--ear"] if args.ear else [])]
-            # Ctrl-C in a terminal is for the demo, which then ends its caller.
-            code = subprocess.run(command, check=False, process_group=0).returncode
+            with started(command, process_group=0) as asking:
+                code = asking.wait()
     except LaunchError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
@@ -96,7 +96,8 @@ def text_model(llm: str | None, log: Path, small: Path = SMALL) -> Iterator[str]
         what = f"no text model is installed: a script answers, always the same. For a small real one: {HOW}"
     print(f"==> {what}", flush=True)
     port = free_port()
-    with running_server([*command, "--port", str(port)], port, log, answers="/v1/models") as server:
+    command += ["--port", str(port)]
+    with running_server(command, port, log, answers="/v1/models", process_group=0) as server:
         yield f"{server.url}/v1"
 
 

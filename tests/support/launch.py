@@ -6,17 +6,20 @@ import contextlib
 import itertools
 import os
 import random
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 ANTIPHON = (sys.executable, "-c", "from antiphon.cli import main; main()")
 """The `antiphon` command of this interpreter's environment."""
@@ -66,25 +69,68 @@ def port_range() -> range:
 
 @contextmanager
 def running_server(
-    command: Sequence[str], port: int, log: Path, *, answers: str = "/readyz"
+    command: Sequence[str],
+    port: int,
+    log: Path,
+    *,
+    answers: str = "/readyz",
+    process_group: int | None = None,
 ) -> Iterator[RunningServer]:
     """The server that ``command`` starts on ``port``, once ``answers`` gives any answer below 500.
 
     What it prints goes to ``log``. Raises LaunchError when it ends before that, or does not come so far.
     """
-    with log.open("wb") as output:
-        process = subprocess.Popen(list(command), stdout=output, stderr=subprocess.STDOUT)
-    server = RunningServer(f"http://127.0.0.1:{port}", process)
-    try:
+    with (
+        log.open("wb") as output,
+        started(command, stdout=output, stderr=subprocess.STDOUT, process_group=process_group) as process,
+    ):
+        server = RunningServer(f"http://127.0.0.1:{port}", process)
         _wait_until_it_answers(server, answers, log)
         yield server
+
+
+@contextmanager
+def started(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process with these options of Popen, which ends with the block: terminated, at last killed.
+
+    A signal whose handler raises while the process is being started leaves no process.
+    """
+    with ExitStack() as stack:
+        with held_signals():
+            process = stack.enter_context(subprocess.Popen(list(command), **options))
+            stack.callback(_end, process)
+        yield process
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Run the Python handlers of SIGINT and SIGTERM only at the end of the block.
+
+    A signal mask instead would be inherited by the processes that the block starts.
+    """
+    came: list[int] = []
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # the only one in which handlers run
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    held = {number: handler for number, handler in before.items() if callable(handler)}
+    try:
+        for number in held:
+            signal.signal(number, lambda number, _: came.append(number))
+        yield
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        for number, handler in held.items():
+            signal.signal(number, handler)
+        for one in came:
+            signal.raise_signal(one)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _wait_until_it_answers(server: RunningServer, path: str, log: Path) -> None:

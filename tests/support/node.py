@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.calm import CALM_OPTIONS
-from tests.support.launch import port_range
+from tests.support.launch import port_range, started
 
 ROOT = Path(__file__).parents[2]
 NODE_MODULES = ROOT / "node_modules"
@@ -93,21 +93,16 @@ def run_node_tests(paths: Sequence[Path], env: Mapping[str, str], timeout_s: flo
     """Run test files one after the other; they have ``timeout_s`` for all of it."""
     command = [find_node(), "--test", "--test-reporter=tap", *map(str, paths)]
     # A group of its own, so that servers and browsers of a run that hangs end with it.
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=dict(env),
-        text=True,
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    try:
-        report, _ = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        report, _ = process.communicate()
-        return NodeRun(False, 0, f"not done within {timeout_s:g} s:\n{report}")
+    options = {"cwd": ROOT, "env": dict(env), "start_new_session": True}
+    with started(command, **options, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        try:
+            report = process.communicate(timeout=timeout_s)[0].decode()
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            report = process.communicate()[0].decode()
+            return NodeRun(False, 0, f"not done within {timeout_s:g} s:\n{report}")
     counts = {name: int(count) for name, count in re.findall(r"^# (tests|skipped|todo) (\d+)", report, re.M)}
     is_whole = counts.get("tests", 0) > 0 and counts.get("skipped") == counts.get("todo") == 0
     return NodeRun(process.returncode == 0 and is_whole, counts.get("tests", 0), report)

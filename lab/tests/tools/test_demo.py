@@ -12,6 +12,7 @@ import wave
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from lab.tools.demo import caller
@@ -98,6 +99,9 @@ def test_an_interrupted_demo_takes_its_server_with_it_in_silence(
     lines = iter(demo.stdout.readline, "")
     url = next(line.split()[-1] for line in lines if "speaking to" in line)
     assert _is_open(url)
+    servers = [it for it in psutil.Process(demo.pid).children() if "serve" in it.cmdline()]
+    # Not of the group: a server that ends before its caller would make the caller speak.
+    assert [os.getpgid(it.pid) for it in servers] == [it.pid for it in servers] != []
     os.killpg(demo.pid, number)
     _, errors = demo.communicate(timeout=TIMEOUT_S)
     assert (demo.returncode, errors) == (code, "")
