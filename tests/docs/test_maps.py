@@ -51,7 +51,7 @@ def test_every_decision_is_listed_and_numbered_once() -> None:
     assert [number for number, _ in listed] == sorted({name[:4] for name in files})
     for number, name in listed:
         title = (DECISIONS / name).read_text().partition("\n")[0].removeprefix(f"# {number}. ")
-        assert f"| [{number}]({name}) | {title} | " in listing
+        assert f"| [{number}]({name}) | {title} |\n" in listing
 
 
 def test_every_decision_has_a_status_and_the_usual_headings() -> None:

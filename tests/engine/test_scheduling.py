@@ -92,7 +92,7 @@ def mean(calls: int, cost: Cost, policy: Policy) -> tuple[float, float]:
 def test_all_ready_rows_take_half_of_a_prefix(
     calls: int, prefix: tuple[int, int], ready: tuple[int, int]
 ) -> None:
-    """p50 and p99, as in decision 0022."""
+    """p50 and p99 in ms; decision 0022 has most of them."""
     assert mean(calls, GPU, PREFIX) == pytest.approx(prefix, abs=1)
     assert mean(calls, GPU, ALL) == pytest.approx(ready, abs=1)
 
@@ -112,7 +112,7 @@ def test_neither_a_limit_nor_waiting_for_company_beats_all_ready_rows(cost: Cost
 def test_short_ticks_that_come_less_often_stay_within_a_third_of_a_frame(
     least_ms: float, light: tuple[int, int]
 ) -> None:
-    """p50 and p99, as in decision 0022; ticks that are longer anyway stay as they are."""
+    """p50 and p99 in ms; ticks that are longer anyway stay as they are."""
     policy = Policy(least_ms=least_ms)
     assert mean(512, LIGHT, policy) == pytest.approx(light, abs=1)
     assert mean(192, GPU, policy) == pytest.approx(mean(192, GPU, ALL), rel=0.01)

@@ -10,7 +10,7 @@ products are not faster than INT8 products, and less exact.
 
 **INT4**: two weights a byte and one scale for each block of a row; inputs stay in float. On a CPU torch's
 INT4 product computes in bfloat16. Rounding inputs and results to bfloat16 changes each by 0.2 %; INT4 changes
-the weights by 8 % (docs/adr/0019-quantisation-recipes.md). If the CPU or the shape does not support this
+the weights by 9 % (docs/adr/0019-quantisation-recipes.md). If the CPU or the shape does not support this
 product, every call expands the weight; a GPU rejects the format (:func:`check_forms`).
 
 **INT4 with rounded inputs** (W4A8): rows are rounded as for INT8, and each block is a product of integers,
