@@ -6,6 +6,7 @@ device, 2 for a configuration that cannot be served.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -42,12 +43,25 @@ def main(argv: Sequence[str]) -> int:
         check_files(config)
         # Each imports modules that the other does not need, which keeps a supervisor small.
         if front_ends:
-            from antiphon.serve.hosting.processes import serve_in_processes
+            with modules_kept():
+                from antiphon.serve.hosting.processes import serve_in_processes
 
             return serve_in_processes(config, front_ends)
-        from antiphon.serve.hosting.one_process import serve
+        with modules_kept():
+            from antiphon.serve.hosting.one_process import serve
 
         return serve(config)
+
+
+@contextmanager
+def modules_kept() -> Iterator[None]:
+    """Import modules without garbage collection, which would visit their objects in vain, now and later."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @contextmanager
