@@ -223,7 +223,7 @@ def make_sized(
 
     In the second case the backend first chooses how it uses threads. It is then timed with more and more
     ready rows, as far as memory allows; where possible it is resized, otherwise made again. If its ticks
-    always compute all rows (:meth:`Backend.plan`), the number of rows is doubled until it is too slow. For
+    always compute all rows (:meth:`Backend.plan`), the number of rows is increased until it is too slow. For
     other backends the ready rows of a tick are timed; there can be more calls than ready rows. On a GPU with
     known constants the backend is first resized to the computed number. A tts model cannot be timed without a
     text: its number of rows follows from memory, the computation, and the time per row that the backend
@@ -265,7 +265,7 @@ def make_sized(
         words = "" if backend.info.row_ms is None else rule.words
         return Sized(_remake(backend, factory, min(fitting, expected or fitting, spoken)), words)
     backend = _with_threads_chosen(backend, factory, min(fitting, CHOOSING_ROWS))
-    timed = _timed(backend, factory, config, StepClock(clock), rule, fitting, first=max(2, expected or 0))
+    timed = _timed(backend, factory, config, StepClock(clock), rule, fitting, first=expected or 0)
     return Sized(timed, rule.words)
 
 
@@ -282,16 +282,16 @@ def _timed(
     """Resize the backend from one row to the most calls that it answers by ``rule``, at most ``fitting``.
 
     It is timed with one row, and with increasing numbers of ready rows until it is too slow. It is resized to
-    ``first`` rows and then, if a tick computes only the ready rows, to ``fitting``; otherwise it is doubled.
+    at least ``first`` rows and then, if a tick computes only the ready rows, to ``fitting``; otherwise to
+    each number of rows that is timed.
     """
     age(backend)
     ticks, is_packed = [measure_tick(backend, 1, clock)], False
     while ticks[-1].seconds <= rule.limit_s and ticks[-1].rows < fitting:
         slots = backend.info.slots
         rows = min(next_rows(ticks, rule.limit_s), slots if ticks[-1].rows < slots else fitting)
-        if rows > slots or not is_packed:
-            wanted = max(first, 2 * slots)
-            backend = _remake(backend, factory, fitting if is_packed else min(wanted, fitting))
+        if rows > slots:
+            backend = _remake(backend, factory, fitting if is_packed else min(max(first, rows), fitting))
             is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < backend.info.slots
             age(backend)
         ticks.append(measure_tick(backend, rows if is_packed else backend.info.slots, clock))

@@ -27,6 +27,9 @@ CPU_STEPS: Final = 3
 """All steps on a CPU: processor time varies less than a device's time, and the slower first step is not the
 minimum."""
 
+GROWTH: Final = 4
+"""Each timed tick has at most this many times the rows of the one before: times are nearly on a line."""
+
 AGED_FRAMES: Final = 250
 """Rows are timed with full contexts. A codec's is full after these frames: Mimi looks back over 125."""
 
@@ -166,16 +169,19 @@ def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
 
 
 def next_rows(ticks: Sequence[TickTime], limit_s: float) -> int:
-    """The number of ready rows to time next: twice the last one, or less if the line through the first and
-    the last tick reaches the limit before. A quarter is added to the distance, so that one such number is
-    mostly enough.
+    """The number of ready rows to time next, at most ``GROWTH`` times the last one.
+
+    After one tick, it is the number that is in time even if a tick's time grows in proportion to its rows; at
+    least 2. Afterwards, it is the number where the line through the first and the last tick reaches the
+    limit. A quarter is added to the distance, so that one such number is mostly enough.
     """
     first, last = ticks[0], ticks[-1]
     gained_s = last.seconds - first.seconds
-    if gained_s <= 0:
-        return 2 * last.rows
-    more = 1.25 * (limit_s - last.seconds) * (last.rows - first.rows) / gained_s
-    return last.rows + min(last.rows, int(more) + 1)
+    if gained_s > 0:
+        more = 1.25 * (limit_s - last.seconds) * (last.rows - first.rows) / gained_s
+        return last.rows + min((GROWTH - 1) * last.rows, int(more) + 1)
+    in_proportion = min(GROWTH, limit_s / last.seconds) if last.seconds else GROWTH
+    return last.rows * max(2, int(in_proportion))
 
 
 def age(backend: Backend) -> None:

@@ -109,8 +109,8 @@ LEAST_TURNS: Final = 3
 MOST_TURNS: Final = 7
 TRIAL_S: Final = 0.3
 """Seconds of measurement for a graph. A minimum number of rounds may take longer."""
-FEW_COUNTS: Final = 4
-"""Numbers of rows in the cost of a single mode: 1, 2, 4 and 8."""
+FEW_COUNTS: Final = 3
+"""Numbers of rows in the cost of a single mode: 1, 2 and 4."""
 SPIN_GAIN: Final = 0.95
 """Threads spin only if that takes less than this fraction of the time with sleeping threads. Spinning takes
 CPU time from all other work, so a gain within the noise of a measurement is not enough.
