@@ -44,7 +44,7 @@ DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- faults -->", "<!-- end of faults -->"
 HEAD: Final = (
     "| fault | what is done | lost | late | longest silence: p50, most, ms | resumed | ended | "
-    "answer to a new caller, ms | also |\n|---|---|---|---|---|---|---|---|---|"
+    "answer to a new caller, ms |\n|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -64,8 +64,8 @@ class Row:
     def line(self) -> str:
         """Return the row of the table in Markdown."""
         silences = sorted(fate.silence_ms for fate in self.fates)
-        ends = Counter(fate.ended for fate in self.fates if fate.ended)
-        ended = "; ".join(f"{number}: {why}" for why, number in ends.most_common(2)) or "none"
+        ends = Counter(fate.ended.split()[0].rstrip(":") for fate in self.fates if fate.ended)  # the code
+        ended = ", ".join(f"{number}: {code}" for code, number in ends.most_common(2)) or "none"
         new = "never" if self.newcomer_ms is None else f"{self.newcomer_ms:.0f}"
         cells = [
             f"`{self.fault.name}`",
@@ -76,7 +76,6 @@ class Row:
             str(sum(fate.resumed > 0 for fate in self.fates)),
             ended,
             new,
-            "; ".join(self.facts),
         ]
         return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
@@ -193,7 +192,7 @@ def main(argv: Sequence[str]) -> int:
                 has_failed = True
                 continue
             rows.append(row)
-            tell(row.line())
+            tell("; ".join((row.line(), *row.facts)))
     text = table(rows, left_out, " ".join(["python -m lab.bench.fault_matrix", *argv]))
     print(text)
     if args.write:

@@ -11,7 +11,6 @@ from typing import Final
 
 from antiphon.config import ServerConfig
 from antiphon.option import Group, OptionInfo, constants, options
-from antiphon.values import plain
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "configuration.md"
 BEGIN: Final = "<!-- options: python -m tests.docs.option_tables -->\n"
@@ -19,23 +18,12 @@ END: Final = "<!-- end of options -->\n"
 
 
 def value_of(info: OptionInfo) -> str:
-    """What a value may be: its unit, and its range or choices."""
-    rule = info.rule
-    if rule.choices:
-        return ", ".join(f"`{choice}`" for choice in rule.choices)
-    if info.kind is bool:
-        return "`true`, `false`"
-    low, high = (None if bound is None else plain(bound) for bound in (rule.low, rule.high))
-    bounds = f", {low} to {high}" if low and high else f", at least {low}" if low else ""
-    return f"{info.unit}{bounds}{', `auto`' if info.is_automatic else ''}"
+    """The default, or without one the form of a value."""
+    return f"`{info.shown_default}`" if info.shown_default else info.unit
 
 
 def row(name: str, *cells: str) -> str:
     return f"| `{name}` | {' | '.join(cell.replace('|', '/') for cell in cells)} |"
-
-
-def default_of(info: OptionInfo) -> str:
-    return f"`{info.shown_default}`" if info.shown_default else ""
 
 
 def lines() -> Iterator[str]:
@@ -44,16 +32,17 @@ def lines() -> Iterator[str]:
             "",
             f"### {group.capitalize()}",
             "",
-            "| Key | Value | Default | Meaning |",
-            "|---|---|---|---|",
+            "| Key | Default | Meaning |",
+            "|---|---|---|",
         )
         for info in options(ServerConfig).values():
             if info.group is group:
-                yield row(info.key, value_of(info), default_of(info), info.help)
+                yield row(info.key, value_of(info), info.help)
     yield from ("", "## Constants", "", "| Name | Default | Reason |", "|---|---|---|")
+    bounds = PAGE.with_name("reliability.md").read_text()  # has the others, with what happens beyond them
     for info in constants(ServerConfig).values():
-        if info.path[0] != "limits":  # docs/reliability.md has those, with what happens beyond them
-            yield row(info.name, default_of(info), info.help)
+        if f"| `{info.name}` |" not in bounds:
+            yield row(info.name, value_of(info), info.help)
     yield ""
 
 

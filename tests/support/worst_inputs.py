@@ -1,22 +1,19 @@
 """The worst input that each decoder accepts from a caller, and its cost.
 
-``python -m tests.support.worst_inputs`` prints the table; ``--write`` updates docs/benchmarks/server.md.
+``python -m tests.support.worst_inputs`` prints them.
 Costs are processor time of the calling thread, in milliseconds and in units of a fixed Python loop, which a
 slower machine runs more slowly as well.
 """
 
 from __future__ import annotations
 
-import argparse
 import base64
 import json
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -313,36 +310,15 @@ def _timed(work: Callable[[], object]) -> float:
     return time.thread_time() - began_s
 
 
-HEAD: Final = "| decoder | worst input | bytes | ms | memory, KiB |\n|---|---|---|---|---|\n"
-BEGIN, END = "<!-- worst inputs -->\n", "<!-- end of worst inputs -->"
-PAGE: Final = Path(__file__).parents[2] / "docs" / "benchmarks" / "server.md"
-
-
-def _rows(unit: float, *, is_whole: bool) -> Iterator[str]:
-    """The slowest input of each decoder, or all inputs."""
-    found = [(case, cost_of(case, unit)) for case in cases()]
-    for decoder in dict.fromkeys(case.decoder for case, _ in found):
-        own = [each for each in found if each[0].decoder == decoder]
-        for case, cost in own if is_whole else [max(own, key=lambda each: each[1].milliseconds)]:
-            size = len(case.data) if isinstance(case.data, bytes) else len(case.data.encode())
-            measured = f"{cost.milliseconds:.1f}", str(cost.peak_bytes // 1024)
-            yield f"| {' | '.join((decoder, case.shape, f'{size:,}', *measured))} |\n"
-
-
-def main(argv: Sequence[str]) -> None:
-    """Print the costs of all inputs, or write those of the slowest into the page of benchmarks."""
-    parser = argparse.ArgumentParser(prog="python -m tests.support.worst_inputs")
-    parser.add_argument(
-        "--write", action="store_true", help=f"update {PAGE.name}, the slowest of each decoder"
-    )
-    options = parser.parse_args(argv)
-    unit = unit_ms()
-    table = HEAD + "".join(_rows(unit, is_whole=not options.write))
-    print(f"one unit is {unit:.2f} ms\n\n{table}")
-    if options.write:
-        before, _, rest = PAGE.read_text().partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
+def _rows(unit: float) -> Iterator[str]:
+    """The cost of each input."""
+    for case in cases():
+        cost = cost_of(case, unit)
+        size = len(case.data) if isinstance(case.data, bytes) else len(case.data.encode())
+        measured = f"{cost.milliseconds:.1f} ms", f"{cost.peak_bytes // 1024} KiB"
+        yield ", ".join((case.decoder, case.shape, f"{size:,} bytes", *measured))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    one_unit = unit_ms()
+    print(f"one unit is {one_unit:.2f} ms", *_rows(one_unit), sep="\n")
