@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?:\(\w*\))?")
 _PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)+\.(?:py|js|toml|cfg|yml|yaml|map|md|json)")
 
 
-_METRIC = re.compile(r"^antiphon_|_total$")
+_METRIC = re.compile(r"^antiphon_|_(?:total|bucket)$")
 """What a metric's name has around that of its row."""
 NOT_HERE = {
     *("SO_REUSEPORT", "TimeoutStopSec", "process_open_fds", "process_", "_total", "_bucket"),

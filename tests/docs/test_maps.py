@@ -1,10 +1,9 @@
-"""Lists are complete: folders, decisions, verbs, endpoints."""
+"""Lists are complete: folders, decisions, pages, verbs."""
 
 from __future__ import annotations
 
 import re
 
-from antiphon.cli import COMMANDS
 from tests.repo.tracked import ROOT, tracked_files
 
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
@@ -33,14 +32,6 @@ def test_every_folder_with_code_has_its_sentence() -> None:
     }
     assert missing == set()
     assert {name for name in named if not (ROOT / name).is_dir()} == set()
-
-
-def test_every_command_is_listed_with_its_module() -> None:
-    rows = re.findall(
-        r"^\| `antiphon (\w+)` \| [^|]+ \| `([\w.]+)` \|$", ARCHITECTURE.read_text(), re.MULTILINE
-    )
-    assert dict(rows) == {name: command.target.partition(":")[0] for name, command in COMMANDS.items()}
-    assert [name for name, _ in rows] == list(COMMANDS)
 
 
 def test_every_decision_is_listed_and_numbered_once() -> None:

@@ -18,11 +18,14 @@ ELSEWHERE = {
 """Of an agent, a supervisor, the sockets that it or the command listens on, and rows that share pages."""
 
 
+SUFFIX = {MetricType.COUNTER: "_total", MetricType.HISTOGRAM: "_bucket", MetricType.GAUGE: ""}
+
+
 def line(name: str) -> str:
     row = METRICS[name]
     *others, last = (f"`{label}`" for label in row.labels) if row.labels else ("",)
     values = f" ({', '.join(row.values)})" if row.values else ""
-    cells = (f"`{PREFIX}{name}`", row.type, ", ".join((*others, last)) + values, row.help)
+    cells = (f"`{PREFIX}{name}{SUFFIX[row.type]}`", ", ".join((*others, last)) + values, row.help)
     return f"| {' | '.join(cells)} |"
 
 

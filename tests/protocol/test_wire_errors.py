@@ -48,11 +48,10 @@ def made(kind: type[AntiphonError]) -> AntiphonError:
 def shown(kind: type[AntiphonError]) -> str:
     form = wire_form(made(kind))
     code = "its own" if issubclass(kind, FieldError) else f"`{form.code}`"
-    event = code if form.event is None else f"`{form.event[1]}`, `{form.event[0]}`"
+    code += f", in events `{form.event[1]}`" if form.event else ""
     statuses = (form.status, form.openai_status)
-    names = (code, f"`{form.type}`", event)
     meaning = (kind.__doc__ or "").splitlines()[0].replace("``", "`")
-    cells = (f"`{kind.__name__}`", form.close, form.openai_close, *statuses, *names, meaning)
+    cells = (f"`{kind.__name__}`", form.close, form.openai_close, *statuses, code, meaning)
     return f"| {' | '.join(map(str, cells))} |"
 
 
