@@ -1,20 +1,15 @@
-"""The table of docs/engine.md has every kind of model, with its traits and its paths."""
+"""The table of docs/engine.md has every kind of model, with its traits."""
 
 from __future__ import annotations
 
-import re
-
 from antiphon.models.spec import LIVE_KINDS, PipelineKind
-from antiphon.serve.routes.kinds import AGENT_ROUTES, ROUTES
-from antiphon.serve.routes.realtime import PATH as REALTIME
 from tests.repo.tracked import ROOT
 
 
 def row(kind: PipelineKind) -> str:
     marks = ["yes" if it else "no" for it in (kind.is_live, kind.has_deadlines, kind.has_heads)]
     takes, gives = ("audio" if it else "text" for it in (kind.takes_audio, kind.gives_audio))
-    paths = ", ".join(f"`{path}`" for path in dict.fromkeys(route.path for route in ROUTES[kind]))
-    return f"| {' | '.join((f'`{kind}`', takes, gives, *marks, paths))} |"
+    return f"| {' | '.join((f'`{kind}`', takes, gives, *marks))} |"
 
 
 def test_the_engines_page_has_every_kind() -> None:
@@ -24,14 +19,6 @@ def test_the_engines_page_has_every_kind() -> None:
     assert [line for line in section.splitlines() if line.startswith("| `")] == [
         row(it) for it in PipelineKind
     ]
-
-
-def test_the_engines_page_has_the_paths_of_agents() -> None:
-    routes = [route for routes in (*ROUTES.values(), AGENT_ROUTES) for route in routes]
-    paths = {route.path for route in routes if route.has_agents and "{" not in route.path}
-    page = (ROOT / "docs" / "engine.md").read_text()
-    paragraph = page.partition("A [voice agent](agent.md) has no kind")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`(/[^`]+)`", paragraph)) == paths | {REALTIME}  # which looks for agents itself
 
 
 def test_a_kind_is_its_name_wherever_it_goes() -> None:
