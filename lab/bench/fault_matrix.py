@@ -80,10 +80,11 @@ class Row:
         return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
-async def run_fault(fault: Fault, folder: Path, *, calls: int, seconds: float) -> Row:
+async def run_fault(fault: Fault, folder: Path, *, calls: int, seconds: float, is_calm: bool = False) -> Row:
     """Run one row: a server, its calls, the fault, and a caller who connects during the fault."""
     options = [option.replace(FOLDER, str(folder)) for option in fault.options]
-    service = Service(*COMMON, *options, faults=fault.faults, environment=fault.environment(folder))
+    environment = fault.environment(folder)
+    service = Service(*COMMON, *options, faults=fault.faults, environment=environment, is_calm=is_calm)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(service.running())
         http = await stack.enter_async_context(
@@ -95,6 +96,10 @@ async def run_fault(fault: Fault, folder: Path, *, calls: int, seconds: float) -
         talkers = [Talker(http, url, seed, frames, query=fault.query) for seed in range(calls)]
         running = [asyncio.ensure_future(talker.run()) for talker in talkers]
         scene = Scene(service, http, talkers, folder, proxy)
+        for talker, call in zip(talkers, running, strict=True):
+            begun = asyncio.ensure_future(talker.begun.wait())
+            await asyncio.wait((begun, call), return_when=asyncio.FIRST_COMPLETED)
+            begun.cancel()
         await asyncio.sleep(FAULT_AT_S)
         await fault.comes(scene)
         until_s = time.monotonic() + NEWCOMER_S

@@ -36,16 +36,20 @@ class Service:
     """A server process on a separate port, which is restarted whenever it ends."""
 
     def __init__(
-        self, *options: str, faults: NullFaults | None = None, environment: Mapping[str, str]
+        self,
+        *options: str,
+        faults: NullFaults | None = None,
+        environment: Mapping[str, str],
+        is_calm: bool = False,
     ) -> None:
-        """Prepare; nothing is started yet."""
+        """Prepare; nothing is started yet. A calm server refuses no call because its machine is busy."""
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.starts = 0
         self.exits: list[int] = []
         self.log: list[str] = []
         self._options, self._faults, self._environment = options, faults, environment
-        self._is_over = False
+        self._is_over, self._is_calm = False, is_calm
         self._process: asyncio.subprocess.Process | None = None
 
     @asynccontextmanager
@@ -72,7 +76,7 @@ class Service:
                 *("--port", str(self.port), *self._options),
                 faults=faults,
                 environment=self._environment,
-                is_calm=False,
+                is_calm=self._is_calm,
             )
             self.starts += 1
             assert process.stderr is not None

@@ -78,7 +78,8 @@ def test_a_broken_limit_is_exit_code_1_and_a_line_that_names_it(
     assert errors[1] == "antiphon probe: limit exceeded: lost frames: 1, limit 0"
     assert errors[0].startswith("antiphon probe: limit exceeded: p99 frame latency: ")
     assert errors[0].endswith(" ms, limit 1 ms")
-    assert len(errors) == 2
+    # A busy machine makes the probe late, which it says, too.
+    assert [it for it in errors[2:] if "the probe itself was late" not in it] == []
 
 
 def test_rejected_sessions_are_counted_and_forbidden_unless_allowed(

@@ -15,7 +15,7 @@ CALLS, SECONDS = 4, 6.0
 
 
 async def row_of(name: str, folder: Path) -> Row:
-    row = await run_fault(FAULTS[name], folder, calls=CALLS, seconds=SECONDS)
+    row = await run_fault(FAULTS[name], folder, calls=CALLS, seconds=SECONDS, is_calm=True)
     assert len(row.fates) == CALLS
     assert not row.total("foreign"), row.line()
     return row
