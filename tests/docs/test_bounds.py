@@ -19,7 +19,7 @@ from antiphon.option import AUTO, table_of
 from tests.docs.named_tests import has_test
 
 ROOT = Path(__file__).parents[2]
-HEAD = "| bound | default | name | reason, and effect above the bound |"
+HEAD = "| name | default | reason, and effect above the bound |"
 
 TESTS: Mapping[str, Sequence[str]] = {
     "max_connections": (
@@ -204,9 +204,8 @@ TESTS: Mapping[str, Sequence[str]] = {
 class Row(NamedTuple):
     """A row of the table, its cells without marks."""
 
-    bound: str
-    default: str
     name: str
+    default: str
     reason: str
 
 
@@ -216,8 +215,8 @@ def read_table() -> list[Row]:
     for line in lines[lines.index(HEAD) + 2 :]:
         if not line.startswith("|"):
             break
-        bound, default, name, reason = (cell.strip() for cell in line.strip("|").split(" | "))
-        rows.append(Row(bound, default.strip("`"), name.strip("`"), reason))
+        name, default, reason = (cell.strip() for cell in line.strip("|").split(" | "))
+        rows.append(Row(name.strip("`"), default.strip("`"), reason))
     return rows
 
 
