@@ -19,7 +19,7 @@ import pytest
 from antiphon.errors import ConfigError
 from antiphon.ipc import message_socket
 from antiphon.ipc.message_socket import Handle, local_pair
-from antiphon.supervisor import supervisor
+from antiphon.supervisor import hangs, supervisor
 from antiphon.supervisor.answers import join_traces
 from antiphon.supervisor.children import (
     ANSWER_S,
@@ -246,9 +246,9 @@ async def test_an_engine_that_was_stopped_for_long_goes_on(monkeypatch: pytest.M
 async def test_an_engine_that_hangs_ends_while_another_works(
     words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "STUCK_S", 0.4)
+    monkeypatch.setattr(hangs, "STUCK_S", 0.4)
     if not words:
-        monkeypatch.setattr(supervisor, "ENGINE_SILENT_S", 2.0)
+        monkeypatch.setattr(hangs, "ENGINE_SILENT_S", 2.0)
     async with (
         supervised(engines=2, engine=words, responsive_s=RESPONSIVE_S) as running,
         asyncio.timeout(PATIENCE_S),
@@ -262,7 +262,7 @@ async def test_an_engine_that_hangs_ends_while_another_works(
 
 async def test_a_stall_of_all_engines_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """One is silent for longer, and resumes before the other."""
-    monkeypatch.setattr(supervisor, "ENGINE_SILENT_S", silent_s := 4.0)
+    monkeypatch.setattr(hangs, "ENGINE_SILENT_S", silent_s := 4.0)
     async with supervised(engines=2, responsive_s=RESPONSIVE_S) as running, asyncio.timeout(PATIENCE_S):
         engines = [pid for pid in children() if b"engine" in cmdline(pid)]
         for pid in engines:

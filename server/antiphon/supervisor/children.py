@@ -59,15 +59,6 @@ RESPONSIVE_S = 2 * PING_PERIOD_S
 SILENT_S = 2.0
 """Seconds without a heartbeat after which a front end is killed: its callers miss 25 frames."""
 
-ENGINE_SILENT_S = 10.0
-"""Seconds without a heartbeat after which one of several engines is killed with its calls; the others
-continue."""
-
-STUCK_S = 2.0
-"""Seconds of a stuck step after which such an engine is killed too. An engine also reports a stuck step after
-the whole server was suspended.
-"""
-
 ANSWER_S = 0.2
 """Seconds to wait for the answer to an operator's question; later answers are dropped."""
 

@@ -26,15 +26,14 @@ from antiphon.log import Log
 from antiphon.metrics import MetricFamilies, make_metric
 from antiphon.supervisor.answers import Answers, join_traces
 from antiphon.supervisor.children import (
-    ENGINE_SILENT_S,
     PING_PERIOD_S,
     SILENT_S,
-    STUCK_S,
     Child,
     next_pause_s,
 )
 from antiphon.supervisor.connection_bounds import ConnectionLimits
 from antiphon.supervisor.dispatcher import Dispatcher
+from antiphon.supervisor.hangs import Hangs
 from antiphon.supervisor.messages import (
     BeginDrain,
     CanaryPhase,
@@ -142,8 +141,7 @@ class Supervisor:
         self._target: str | None = None  # the worker that calls move to, once an operator has set it
         self._is_leaving = False
         self._traced: set[int] = set()  # the engines whose recording is complete
-        self._killed: set[Child] = set()  # the engines that hang, until they are reaped and after
-        self._working_s = 0.0  # with an engine that answers and works
+        self._hangs = Hangs()
         self._saving: asyncio.Future[None] | None = None
         self._changed = asyncio.Event()
 
@@ -280,7 +278,8 @@ class Supervisor:
         self._changed.set()
 
     async def _watch(self) -> None:
-        """Request a heartbeat from every child, and kill those without one; the last engine is not killed.
+        """Request a heartbeat from every child, and kill those without one, except the last engine, which a
+        health check reports.
 
         Only time in which this process ran counts, so that suspending this process kills no child.
         """
@@ -295,24 +294,11 @@ class Supervisor:
                 if child not in self._engines and child.silent_s > limit_s:
                     self._log.error("front end is silent", process=child.name, silent_s=child.silent_s)
                     child.kill()
-            self._end_hung_engines(min(elapsed_s, 2 * PING_PERIOD_S))
-
-    def _end_hung_engines(self, elapsed_s: float) -> None:
-        """Kill engines that are silent or stuck, once, if another one answers and works for as long.
-
-        A stall of the whole machine therefore kills none, even if one engine resumes before another; a health
-        check reports the last engine.
-        """
-        engines = [engine for engine in self._running_engines if engine.is_ready]
-        is_working = any(engine.is_responsive and not engine.stuck_s for engine in engines)
-        self._working_s = worked_s = self._working_s + elapsed_s if is_working else 0.0
-        hung = {it for it in engines if min(it.silent_s, worked_s) > ENGINE_SILENT_S}
-        hung |= {it for it in engines if min(it.stuck_s, worked_s) > STUCK_S}
-        for engine in hung - self._killed:
-            self._killed.add(engine)
-            silent_s, stuck_s = engine.silent_s, engine.stuck_s
-            self._log.error("engine hangs", engine=engine.device, silent_s=silent_s, stuck_s=stuck_s)
-            engine.kill()
+            engines = [engine for engine in self._running_engines if engine.is_ready]
+            for it in self._hangs.find(engines, min(elapsed_s, 2 * PING_PERIOD_S)):
+                silent_s, stuck_s = it.silent_s, it.stuck_s
+                self._log.error("engine hangs", engine=it.device, silent_s=silent_s, stuck_s=stuck_s)
+                it.kill()
 
     def _count_unserved(self, elapsed_s: float) -> None:
         """Shut down, for a restart by a service manager, when no front end has started for too long."""
