@@ -354,7 +354,7 @@ def test_a_front_end_has_a_bounded_number_of_calls(served: Served, monkeypatch: 
         front_end.handle(opening(str(number)), [])
     with pytest.raises(ProtocolError, match="opened call 3 twice, or more than 3"):
         front_end.handle(opening("3"), [])
-    for engine, leases in front_end.give_up("the test is over").items():
+    for engine, leases in front_end.give_up("the test is over"):
         engine.sessions.leases.let_go(leases)
 
 

@@ -64,9 +64,10 @@ class Bench:
         except ProtocolError as error:
             refusal = error
         self.tick()
-        held = front_end.give_up("the input ends")[self.engine]
+        held = list(front_end.give_up("the input ends"))
         self.tick()
-        self.engine.sessions.leases.let_go(held)
+        for _, leases in held:
+            self.engine.sessions.leases.let_go(leases)
         for notice in front_end.outbox:
             messages.NOTICES.encode(0, notice)
         self.clock.advance(3600.0)  # detached calls end

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Final
@@ -16,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from antiphon.backends.base import BackendInfo, FloatArray, TextEntry
-from antiphon.engine.engine import Engine
+from antiphon.engine.engine import SETTLE_S, Engine
 from antiphon.engine.loop import EventWake
 from antiphon.engine.sessions import EngineSession
 from antiphon.errors import AntiphonError, HandOverError, ProtocolError, UnsupportedError
@@ -193,22 +194,19 @@ class FrontEndConnection:
             engine.sessions.leases.let_go([session.leased])
         engine.plan()
 
-    def give_up(self, reason: str) -> dict[Engine, list[int]]:
-        """End all calls of a front end that has failed; returns their leases, to which its process may still
-        write.
+    def give_up(self, reason: str) -> Iterator[tuple[Engine, list[int]]]:
+        """End the calls of a front end that has failed, one at each step; yields the engine of each and its
+        lease, if it has one, to which the front end's process may still write.
         """
-        held: dict[Engine, list[int]] = {engine: [] for engine in self._engines}
-        for call, (engine, session) in self.calls.items():
+        while self.calls:  # the newest first: callers that wait leave before rows become free
+            call, (engine, session) = self.calls.popitem()
             try:
                 _part(call, engine, session, f"its front end was dropped: {reason}")
             except Exception as error:  # a boundary: the other calls end nevertheless
                 Log(__name__).error("a call could not be closed", session=call, exc_info=error)
-            if session.leased is not None:
-                held[engine].append(session.leased)
-        self.calls.clear()
+            yield engine, [] if session.leased is None else [session.leased]
         for engine in self._engines:
             engine.plan()
-        return held
 
 
 def _part(call: str, engine: Engine, session: EngineSession, reason: str) -> None:
@@ -271,26 +269,37 @@ class FrontEndServer:
 
     ``on_dropped`` is called with the pool of a front end that has ended or no longer reads messages, after
     its calls have ended. When its process has been reaped, :meth:`take_back` frees its leases; until then the
-    process may write to them.
+    process may write to them. A front end may have hundreds of calls: each turn of the event loop ends calls,
+    or clears leases, for ``SETTLE_S``.
     """
 
     def __init__(
-        self, engines: Mapping[str, Engine], loop: Loop, *, on_dropped: Callable[[int], None] = lambda _: None
+        self,
+        engines: Mapping[str, Engine],
+        loop: Loop,
+        *,
+        on_dropped: Callable[[int], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connect to started engines, made with ``pools`` and an ``EventWake``."""
         self._names, self._engines = tuple(engines), tuple(engines.values())
-        self._loop, self._on_dropped = loop, on_dropped
+        self._loop, self._on_dropped, self._clock = loop, on_dropped, clock
         self._front_ends: dict[int, tuple[FrontEndConnection, MessageSocket[messages.Request]]] = {}
         self._bells: dict[int, int] = {}  # one per pool, never closed: an engine may be about to signal it
-        self._held: dict[int, dict[Engine, list[int]]] = {}
+        self._held: dict[int, list[tuple[Engine, list[int]]]] = {}
+        self._joining: dict[int, socket.socket] = {}  # front ends that wait for earlier work
+        self._work: deque[Iterator[None]] = deque()  # the first has begun
+        self._more = LoopNotifier(loop, self._continue)
         for engine in self._engines:
             engine.controlled_by(LoopNotifier(loop, engine.settle).notify)
 
     def stop(self) -> None:
         """End all calls; the engines continue, and may still signal the front ends' wake-ups."""
+        self._finish()
         for pool in tuple(self._front_ends):
             self._drop(pool, "the engine's process shuts down")
             self.take_back(pool)
+        self._finish()
 
     def close(self) -> None:
         """Close the front ends' wake-ups; call it after the engines have stopped."""
@@ -298,6 +307,13 @@ class FrontEndServer:
 
     def add(self, pool: int, control: socket.socket) -> None:
         """Add a front end on a free pool; ``control`` is one end of its SOCK_SEQPACKET pair."""
+        self._joining[pool] = control
+        self._do(self._join(pool))
+
+    def _join(self, pool: int) -> Iterator[None]:
+        """Begin to serve a front end, unless its process has ended meanwhile."""
+        if (control := self._joining.pop(pool, None)) is None:
+            return
         notifier = LoopNotifier(self._loop, partial(self._flush, pool))
         connection = FrontEndConnection(self._engines, pool=pool, wake=notifier.notify)
         posted = MessageSocket(
@@ -308,6 +324,7 @@ class FrontEndServer:
             self._greet(pool, posted)
         except OSError as error:
             self._drop(pool, f"the hello could not be sent: {error.strerror}")
+        yield
 
     def _greet(self, pool: int, posted: MessageSocket[messages.Request]) -> None:
         if pool not in self._bells:
@@ -324,16 +341,23 @@ class FrontEndServer:
 
     def take_back(self, pool: int) -> None:
         """Free all leases of a front end whose process has ended."""
+        if (control := self._joining.pop(pool, None)) is not None:
+            control.close()
         if pool in self._front_ends:
             self._front_ends[pool][1].read_rest()  # clients may have messages whose notes are still there
         self._drop(pool, "its process has ended")
-        for engine, leases in self._held.pop(pool, {}).items():
-            engine.sessions.leases.let_go(leases)
+        self._do(self._clean(pool))
+
+    def _clean(self, pool: int) -> Iterator[None]:
+        """Release the leases that an ended process held, and clear those to which it may have written."""
         for engine in self._engines:
             arena = engine.rows.arena
             assert isinstance(arena, SharedArena)
             arena.slabs[pool].bell = NO_BELL
-            engine.sessions.leases.clean(pool)
+            yield from engine.sessions.leases.clean(pool)
+        for engine, leases in self._held.pop(pool, []):  # these are cleared as they become free
+            engine.sessions.leases.let_go(leases)
+            yield
 
     def watch_front_ends(self) -> None:
         """Report the engines' health several times a second, and drop front ends that read no messages."""
@@ -376,8 +400,35 @@ class FrontEndServer:
         posted.close()
         log = Log(__name__).warning if connection.calls else Log(__name__).info
         log("front end dropped", pool=pool, calls=len(connection.calls), reason=reason)
-        self._held[pool] = connection.give_up(reason)
+        self._do(self._end_calls(pool, connection, reason))
+
+    def _end_calls(self, pool: int, connection: FrontEndConnection, reason: str) -> Iterator[None]:
+        held = self._held[pool] = []
+        for engine, leases in connection.give_up(reason):
+            held.append((engine, leases))
+            yield
         self._on_dropped(pool)
+
+    def _do(self, work: Iterator[None]) -> None:
+        """Do work in steps, after all earlier work."""
+        self._work.append(work)
+        if len(self._work) == 1:
+            self._continue()
+
+    def _continue(self) -> None:
+        """Do steps for ``SETTLE_S``, and the others in another turn of the event loop."""
+        end_s = self._clock() + SETTLE_S
+        try:
+            while self._work and self._clock() < end_s:
+                if next(self._work[0], True):
+                    self._work.popleft()
+        finally:
+            if self._work:
+                self._more.notify()
+
+    def _finish(self) -> None:
+        while self._work:
+            self._continue()
 
 
 MAX_PADDING_FRAMES: Final = 4096

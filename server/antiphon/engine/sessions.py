@@ -5,7 +5,7 @@ The row's entry (:mod:`antiphon.engine.row_entry`) has the rest of a session, ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -153,10 +153,14 @@ class LeasePool:
                 self._detached.remove(lease)
                 self._end(lease)
 
-    def clean(self, pool: int) -> None:
-        """Clear the free leases of a pool, because an ended process may have written to them."""
-        for lease in self.free[pool]:
-            self._wipe(lease)
+    def clean(self, pool: int) -> Iterator[None]:
+        """Clear the free leases of a pool, one at each step, because an ended process may have written to
+        them. No call gets a lease before it is clear.
+        """
+        unclean, self.free[pool] = self.free[pool], []
+        for lease in unclean:
+            self._end(lease)
+            yield
 
     def _end(self, lease: int) -> None:
         self._wipe(lease)
