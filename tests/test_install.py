@@ -40,6 +40,8 @@ def test_antiphon_is_named_as_it_is_found(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert antiphon_command("models") == f"'{script}' models"
     monkeypatch.chdir(tmp_path / "a b")
     assert antiphon_command("models") == "bin/antiphon models"
+    monkeypatch.chdir(tmp_path / "a b" / "bin")
+    assert antiphon_command("models") == "./antiphon models"
     monkeypatch.chdir(tmp_path)
     assert antiphon_command("models") == "'a b/bin/antiphon' models"
     _program(tmp_path / "other" / "antiphon")

@@ -31,7 +31,8 @@ def antiphon_command(arguments: str) -> str:
         return f"antiphon {arguments}"
     with suppress(OSError, ValueError):  # no working directory, or the script is not below it
         script = script.relative_to(Path.cwd())
-    return f"{shlex.quote(str(script))} {arguments}"
+    path = str(script) if script.parent.name else f"./{script}"  # a shell looks for a bare name on PATH only
+    return f"{shlex.quote(path)} {arguments}"
 
 
 def make_goal() -> str:

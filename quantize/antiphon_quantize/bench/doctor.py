@@ -12,10 +12,9 @@ import re
 import ssl
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
 from antiphon import __version__
 from antiphon.agent.config import TextModelConfig
@@ -222,7 +221,7 @@ def check_port(host: str, port: int) -> DoctorLine:
 
 
 ASK_S = 1.0
-"""Seconds for a server on a taken port to answer."""
+"""Seconds for the whole answer of a server on a taken port, by HTTP and again by HTTPS."""
 MAX_ANSWER_BYTES = 100_000
 VERSION = re.compile(r"\d[\w.+-]{0,40}")
 
@@ -232,18 +231,28 @@ def running_antiphon(host: str, port: int) -> str:
     name = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     any_certificate = ssl.create_default_context()  # only the version is read
     any_certificate.check_hostname, any_certificate.verify_mode = False, ssl.CERT_NONE
-    for scheme, connection in (
-        ("http", HTTPConnection(name, port, timeout=ASK_S)),
-        ("https", HTTPSConnection(name, port, timeout=ASK_S, context=any_certificate)),
-    ):
-        with closing(connection), suppress(OSError, HTTPException, ValueError, RecursionError):
-            connection.request("GET", "/api/build_info")
-            answer = json.loads(connection.getresponse().read(MAX_ANSWER_BYTES))
+    for scheme, tls in (("http", None), ("https", any_certificate)):
+        with suppress(OSError, ValueError, RecursionError):
+            answer = json.loads(asyncio.run(_build_info(name, port, tls)))
             is_ours = isinstance(answer, dict) and answer.get("name") == "antiphon"
             if is_ours and VERSION.fullmatch(version := str(answer.get("version"))):
                 shown = f"[{name}]" if ":" in name else name
                 return f"antiphon {version} answers at {scheme}://{shown}:{port}"
     return ""
+
+
+async def _build_info(name: str, port: int, tls: ssl.SSLContext | None) -> bytes:
+    """The body of an HTTP response that is complete within ``ASK_S``, without its rest if it is too long."""
+    async with asyncio.timeout(ASK_S):
+        reader, writer = await asyncio.open_connection(name, port, ssl=tls)
+        try:
+            writer.write(f"GET /api/build_info HTTP/1.0\r\nHost: {name}\r\n\r\n".encode())
+            response = await reader.readexactly(MAX_ANSWER_BYTES)
+        except asyncio.IncompleteReadError as end:
+            response = end.partial
+        finally:
+            writer.transport.abort()
+    return response.partition(b"\r\n\r\n")[2]
 
 
 async def check_text_model(endpoint: Endpoint) -> DoctorLine:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -118,6 +119,37 @@ def test_what_another_server_answers_is_not_printed(body: bytes) -> None:
         server.shutdown()
         thread.join()
     assert (found.state, found.remedy) == (DoctorState.MISSING, "choose another with --port")
+
+
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n", b"\x16\x03\x03"])
+def test_a_server_that_answers_byte_by_byte_is_not_waited_for(
+    begin: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "ASK_S", 0.2)
+    left = list[bool]()
+
+    def answer(listener: socket.socket) -> None:
+        for _ in range(2):  # HTTP and HTTPS
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(0.05)
+                try:
+                    for byte in [begin, *[b"a"] * 400]:
+                        connection.sendall(byte)
+                        with suppress(TimeoutError):
+                            while connection.recv(1000):
+                                pass
+                            raise BrokenPipeError
+                except OSError:
+                    left.append(True)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,))
+        thread.start()
+        found = check_port("127.0.0.1", listener.getsockname()[1])
+        thread.join()
+    assert (found.state, found.remedy) == (DoctorState.MISSING, "choose another with --port")
+    assert left == [True, True], "the listener would have gone on for 20 s"
 
 
 def test_no_server_of_another_machine_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
