@@ -153,6 +153,7 @@ def test_what_slots_of_auto_count_is_in_the_banner_once() -> None:
             model.engine.assumed = "slots = auto counts 1 ms"
         first, second, *more = lines_of(models)
         assert (first.split()[0], second.split()[0], more) == ("echo", "tiny", ["slots = auto counts 1 ms"])
+        assert lines_of(models, number=1) == [first, second], "the process of the first device has said it"
         models[1].engine.assumed = ""
         assert lines_of(models)[2:] == more
 

@@ -57,15 +57,17 @@ class Engines:
         tracer: Tracer | None,
         lost: Future[AntiphonError],
         *,
+        number: int = 0,
         is_alone: bool = False,
     ) -> None:
         """Begin to read the supervisor's messages, which bring the front ends.
 
+        ``number`` is that of this process, in the order of the devices.
         ``is_alone`` marks a server of one process, whose only front end calls and drains the engines itself.
         """
         self._tracer, self._lost = tracer, lost
         self._engines = {each.name: each.engine for each in running}
-        self._lines = lines_of(running)
+        self._lines = lines_of(running, number)
         self._models: tuple[tuple[str, str], ...] = ()  # fingerprints that front ends compare with their own
         self._families = families
         self._pids: dict[int, int] = {}
@@ -168,7 +170,7 @@ def run_engines(control: socket.socket, begin: messages.Begin, _: Sequence[int])
 
         async def serve() -> FrontEndServer | None:
             connect = partial(MessageSocket, control, messages.CONTROL)
-            engines = Engines(connect, running, families, tracer, lost)
+            engines = Engines(connect, running, families, tracer, lost, number=begin.number)
             await engines.run()
             return engines.front_ends
 

@@ -136,9 +136,13 @@ def backend_factory(config: ServerConfig, entry: ModelConfig, checkpoint: Checkp
     return make
 
 
-def lines_of(running: Sequence[RunningEngine]) -> list[str]:
-    """The banner's lines: each model, then each different assumption of ``slots = auto`` about a call."""
+def lines_of(running: Sequence[RunningEngine], number: int = 0) -> list[str]:
+    """The banner's lines of engine process ``number``: each model, and in the first process also each
+    different assumption of ``slots = auto`` about a call. Each process measures it, on the same machine.
+    """
     models = [describe(it.name, it.engine.info, it.checkpoint, it.engine.note) for it in running]
+    if number:
+        return models
     return [*models, *dict.fromkeys(it.engine.assumed for it in running if it.engine.assumed)]
 
 
