@@ -400,14 +400,15 @@ class FrontEndServer:
         posted.close()
         log = Log(__name__).warning if connection.calls else Log(__name__).info
         log("front end dropped", pool=pool, calls=len(connection.calls), reason=reason)
-        self._do(self._end_calls(pool, connection, reason))
-
-    def _end_calls(self, pool: int, connection: FrontEndConnection, reason: str) -> Iterator[None]:
         held = self._held[pool] = []
-        for engine, leases in connection.give_up(reason):
-            held.append((engine, leases))
-            yield
-        self._on_dropped(pool)
+
+        def end_calls() -> Iterator[None]:
+            for each in connection.give_up(reason):
+                held.append(each)
+                yield
+            self._on_dropped(pool)
+
+        self._do(end_calls())
 
     def _do(self, work: Iterator[None]) -> None:
         """Do work in steps, after all earlier work."""

@@ -25,12 +25,7 @@ from antiphon.ipc.message_socket import Handle, close_all
 from antiphon.log import Log
 from antiphon.metrics import MetricFamilies, make_metric
 from antiphon.supervisor.answers import Answers, join_traces
-from antiphon.supervisor.children import (
-    PING_PERIOD_S,
-    SILENT_S,
-    Child,
-    next_pause_s,
-)
+from antiphon.supervisor.children import PING_PERIOD_S, SILENT_S, Child, next_pause_s
 from antiphon.supervisor.connection_bounds import ConnectionLimits
 from antiphon.supervisor.dispatcher import Dispatcher
 from antiphon.supervisor.hangs import Hangs
@@ -296,8 +291,7 @@ class Supervisor:
                     child.kill()
             engines = [engine for engine in self._running_engines if engine.is_ready]
             for it in self._hangs.find(engines, min(elapsed_s, 2 * PING_PERIOD_S)):
-                silent_s, stuck_s = it.silent_s, it.stuck_s
-                self._log.error("engine hangs", engine=it.device, silent_s=silent_s, stuck_s=stuck_s)
+                self._log.error("engine hangs", engine=it.device, silent_s=it.silent_s, stuck_s=it.stuck_s)
                 it.kill()
 
     def _count_unserved(self, elapsed_s: float) -> None:
