@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.backends.stopwatch import StepClock
@@ -21,6 +22,7 @@ from antiphon.engine.tick_times import (
     next_rows,
     rows_in_time,
     tick_limit_s,
+    tick_s,
 )
 from antiphon.errors import ConfigError
 from tests.engine.fakes import FakeBackend, FakeClock, fake_spec
@@ -171,18 +173,81 @@ def test_two_threads_hold_half_of_what_ticks_without_sockets_promise() -> None:
     assert replace(quiet, load=LOAD, is_packed=False).calls(ticks, 256) == 23
 
 
-def test_a_quota_below_one_core_is_charged_to_ticks_and_sockets(tmp_path: Path) -> None:
+ROWS = st.builds(lambda first, row: (first * 0.001, row * 0.0001), st.integers(0, 3), st.integers(1, 20))
+"""Seconds of a tick: without rows, and for each row."""
+QUOTAS = st.sampled_from([(0.5, 0.1), (0.25, 0.1), (0.75, 0.1), (0.9, 0.1), (0.5, 0.02), (0.5, 0.3)])
+
+
+def latest_s(calls: int, tick: tuple[float, float], socket_s: float, quota: tuple[float, float]) -> float:
+    """The longest wait of a frame in 3 s of calls at random phases, on a core that the kernel takes away from
+    a process that has used its quota, until the next period.
+    """
+    chance, (share, period_s) = Random(calls), quota
+    phases = [0.08 * chance.random() for _ in range(calls)]
+    arrivals = sorted(phase + 0.08 * number for phase in phases for number in range(40))
+    now_s, period, used_s, latest, waiting = 0.0, 0, 0.0, 0.0, list[float]()
+
+    def work(seconds: float) -> None:
+        nonlocal now_s, period, used_s
+        while seconds > 1e-9:
+            if (current := int(now_s / period_s + 1e-9)) != period:
+                period, used_s = current, 0.0
+            end_s = (period + 1) * period_s
+            done_s = min(seconds, share * period_s - used_s, end_s - now_s)
+            seconds, used_s = seconds - done_s, used_s + done_s
+            now_s = now_s + done_s if done_s > 1e-9 else end_s
+
+    while arrivals or waiting:
+        if not waiting:
+            now_s = max(now_s, arrivals[0])
+        while arrivals and arrivals[0] <= now_s:
+            waiting.append(arrivals.pop(0))
+            work(socket_s)
+        work(tick[0] + tick[1] * len(waiting))
+        latest, waiting = max(latest, now_s - waiting[0]), []
+    return latest
+
+
+@settings(max_examples=40)
+@given(ROWS, st.floats(0.0002, 0.003), QUOTAS)
+def test_with_a_quota_below_one_core_no_frame_of_the_chosen_calls_is_late(
+    tick: tuple[float, float], socket_s: float, quota: tuple[float, float]
+) -> None:
+    ticks = [TickTime(rows, tick[0] + tick[1] * rows) for rows in (1, 2, 4, 8, 16, 32, 64, 128)]
+    load = HostLoad(socket_s, cores=quota[0], period_s=quota[1], loops=1)
+    calls = TickRule(0.08, 0.15, load, threads=1).calls(ticks, 128)
+    assert calls == 1 or latest_s(calls, tick, socket_s, quota) < 0.08
+
+
+def test_a_quota_below_one_core_is_charged_with_its_pauses(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("50000 100000\n")
-    load = replace(LOAD, cores=core_time(tmp_path, tmp_path / "none"), loops=1)
-    assert load.slowdown(0, 0.08, threads=1) == pytest.approx(2.0)
-    assert load.slowdown(20, 0.08, threads=1) == pytest.approx(1.1 / (0.5 - 0.3))
-    assert load.slowdown(34, 0.08, threads=1) == float("inf"), "calls alone take 0.51 of a core"
-    quota = TickRule(0.08, 0.15, load, threads=1)
+    cores, period_s = core_time(tmp_path, tmp_path / "none")
+    quota = TickRule(0.08, 0.15, replace(LOAD, cores=cores, period_s=period_s, loops=1), threads=1)
     calls = quota.calls(line_of_ticks(0.00087), 256)
-    assert calls == 18
-    assert calls * (0.0012 + 0.00087) < 0.5 * 0.08, "their processor time is within the quota"
+    assert calls == 12
+    assert 2 * calls * (0.0012 + 0.00087) <= 0.05 < 2 * (calls + 1) * (0.0012 + 0.00087), (
+        "two frames a period"
+    )
+    assert latest_s(18, (0.0011, 0.00087), 0.0012, (0.5, 0.1)) > 0.08, "what its average allows"
     assert quota.words.endswith("; the CPU quota is 0.50 cores")
     assert "quota" not in replace(quota, load=LOAD).words
+
+
+@pytest.mark.parametrize(("period_s", "calls"), [(0.1, 8), (0.02, 13), (0.005, 15), (0.3, 11)])
+def test_the_period_of_a_quota_counts(period_s: float, calls: int) -> None:
+    ticks = [TickTime(rows, 0.0011 + 0.00087 * rows) for rows in (1, 2, 4, 8, 16, 32)]
+    load = replace(LOAD, cores=0.5, period_s=period_s, loops=1)
+    assert TickRule(0.08, 0.15, load, threads=1).calls(ticks, 256) == calls
+
+
+@given(st.lists(st.integers(1, 64), min_size=1, max_size=5, unique=True), st.integers(1, 200))
+def test_a_tick_between_measured_ones_is_on_their_line(sizes: list[int], rows: int) -> None:
+    ticks = [TickTime(size, 0.003 + 0.001 * size) for size in sorted(sizes)]
+    seconds = tick_s(ticks, rows)
+    if len(ticks) > 1 and rows >= ticks[0].rows:
+        assert seconds == pytest.approx(0.003 + 0.001 * rows)
+    else:
+        assert seconds == pytest.approx(ticks[0].seconds * rows / ticks[0].rows)
 
 
 def test_more_threads_than_cores_make_a_tick_longer() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,14 +48,15 @@ class HostLoad:
     """The share of this machine's cores that calls take outside of the model.
 
     ``call_s`` and ``caller_s`` are the processor seconds of a frame of one call, in the server and in a
-    caller on the same machine. ``loops`` event loops serve all calls. ``cores`` can be a fraction, as with a
-    CPU quota.
+    caller on the same machine. ``loops`` event loops serve all calls. ``cores`` can be a fraction: a CPU
+    quota of ``cores`` times ``period_s`` in each ``period_s``.
     """
 
     call_s: float = 0.0
     caller_s: float = 0.0
-    cores: float = float("inf")
     loops: float = float("inf")
+    cores: float = float("inf")
+    period_s: float = 0.1
 
     def slowdown(self, calls: int, frame_s: float, *, threads: int, models: int = 1) -> float:
         """The ratio of a tick's time during ``calls`` calls of each model to its time without them.
@@ -64,18 +66,19 @@ class HostLoad:
         a socket costs a tick of T threads T processor seconds. If all ticks have more threads than there are
         cores, a socket stalls all of them; a tick with more threads than cores takes as many times longer.
         Ticks of several models take turns, as on a device. Infinite if the event loops or the cores are not
-        enough.
+        enough. A quota below one core counts as one core: :class:`TickRule` counts its pauses.
         """
+        cores = max(1.0, self.cores)
         wanted = max(1, threads) * models
-        stalled = max(1, threads) if wanted <= self.cores else max(1.0, self.cores)
-        taken = min(wanted, self.cores)
+        stalled = max(1, threads) if wanted <= cores else cores
+        taken = min(wanted, cores)
         loops = models * calls * self.call_s / frame_s
         outside = models * calls * (self.call_s + self.caller_s) / frame_s
-        excess = max(0.0, outside - (self.cores - taken)) * stalled / taken
+        excess = max(0.0, outside - (cores - taken)) * stalled / taken
         if loops > LOOP_SHARE * self.loops or excess >= 1:
             return float("inf")
         shared = SHARED_CACHE if threads and outside else 1.0
-        return shared * models * max(1.0, threads / self.cores) / (1 - excess)
+        return shared * models * max(1.0, threads / cores) / (1 - excess)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,25 @@ class TickRule:
         """The largest number of calls that are answered in time, 1 to ``at_most``, from measured ticks of
         ascending row counts.
         """
-        return next((calls for calls in range(at_most, 1, -1) if calls <= self._answered(ticks, calls)), 1)
+        within = (calls for calls in range(at_most, 1, -1) if self._is_in_quota(ticks, calls))
+        return next((calls for calls in within if calls <= self._answered(ticks, calls)), 1)
+
+    def _is_in_quota(self, ticks: Sequence[TickTime], calls: int) -> bool:
+        """Whether a CPU quota below one core suffices for a frame of each call.
+
+        The kernel stops a process that has used its quota until the next period. Either the quota suffices
+        for all frames of a period, even if each has a tick of its own: then there is no pause. Or a tick of
+        all rows and their sockets ends in time after the pauses.
+        """
+        load = self.load
+        if load.cores >= 1:
+            return True
+        quota_s, sockets_s = load.cores * load.period_s, calls * (load.call_s + load.caller_s)
+        apart_s = self.models * (calls * tick_s(ticks, 1) + sockets_s)
+        together_s = self.models * (tick_s(ticks, calls) + sockets_s)
+        paused_s = math.ceil(together_s / quota_s) * (load.period_s - quota_s)
+        frames = int(load.period_s / self.frame_s) + 1
+        return frames * apart_s <= quota_s or paused_s + together_s <= 2 * self.limit_s
 
     def _answered(self, ticks: Sequence[TickTime], calls: int) -> int:
         """The calls answered in time by ticks that are as slow as during ``calls`` calls."""
@@ -151,6 +172,19 @@ def calls_in_time(rows: int, *, reserve_fraction: float) -> int:
     equal phase are ready together and do not wait for another tick; their tick takes less than a frame.
     """
     return int(rows * 2 / (1 - reserve_fraction))
+
+
+def tick_s(ticks: Sequence[TickTime], rows: int) -> float:
+    """The time of a tick over ``rows`` rows, from measured ticks of ascending row counts: on the line through
+    the two measurements around it, or through the last two.
+    """
+    before = TickTime(0, 0.0)
+    for tick in ticks:
+        if tick.rows >= rows or tick is ticks[-1]:
+            break
+        before = tick
+    more_s = (tick.seconds - before.seconds) * (rows - before.rows) / (tick.rows - before.rows)
+    return max(0.0, before.seconds + more_s)
 
 
 def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:

@@ -44,4 +44,4 @@ def measure_host_load(front_ends: int | None, clock: Callable[[], float] = time.
             decoder.step()
         spells_s.append((clock() - begin_s) / FRAMES)
     codec_s = min(spells_s)
-    return HostLoad(SERVER * codec_s, CALLER * codec_s, core_time(), front_ends or 1)
+    return HostLoad(SERVER * codec_s, CALLER * codec_s, front_ends or 1, *core_time())
