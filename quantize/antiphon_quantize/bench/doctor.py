@@ -12,7 +12,7 @@ import re
 import ssl
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -211,7 +211,7 @@ def check_port(host: str, port: int) -> DoctorLine:
         with bound(host, port):
             pass
     except ConfigError as error:
-        is_taken = isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
+        is_taken = getattr(error.__cause__, "errno", None) == errno.EADDRINUSE
         if is_taken and (found := running_antiphon(host, port)):
             remedy = "to serve again, choose another port with --port, or stop that server"
             return DoctorLine("port", DoctorState.NOTE, found, remedy)
@@ -233,11 +233,10 @@ def running_antiphon(host: str, port: int) -> str:
     any_certificate.check_hostname, any_certificate.verify_mode = False, ssl.CERT_NONE
     for scheme, tls in (("http", None), ("https", any_certificate)):
         with suppress(OSError, ValueError, RecursionError):
-            answer = json.loads(asyncio.run(_build_info(name, port, tls)))
-            is_ours = isinstance(answer, dict) and answer.get("name") == "antiphon"
-            if is_ours and VERSION.fullmatch(version := str(answer.get("version"))):
-                shown = f"[{name}]" if ":" in name else name
-                return f"antiphon {version} answers at {scheme}://{shown}:{port}"
+            match json.loads(asyncio.run(_build_info(name, port, tls))):
+                case {"name": "antiphon", "version": str(version)} if VERSION.fullmatch(version):
+                    shown = f"[{name}]" if ":" in name else name
+                    return f"antiphon {version} answers at {scheme}://{shown}:{port}"
     return ""
 
 
@@ -245,13 +244,12 @@ async def _build_info(name: str, port: int, tls: ssl.SSLContext | None) -> bytes
     """The body of an HTTP response that is complete within ``ASK_S``, without its rest if it is too long."""
     async with asyncio.timeout(ASK_S):
         reader, writer = await asyncio.open_connection(name, port, ssl=tls)
-        try:
-            writer.write(f"GET /api/build_info HTTP/1.0\r\nHost: {name}\r\n\r\n".encode())
-            response = await reader.readexactly(MAX_ANSWER_BYTES)
-        except asyncio.IncompleteReadError as end:
-            response = end.partial
-        finally:
-            writer.transport.abort()
+        writer.write(f"GET /api/build_info HTTP/1.0\r\nHost: {name}\r\n\r\n".encode())
+        with closing(writer):
+            try:
+                response = await reader.readexactly(MAX_ANSWER_BYTES)
+            except asyncio.IncompleteReadError as end:
+                response = end.partial
     return response.partition(b"\r\n\r\n")[2]
 
 
