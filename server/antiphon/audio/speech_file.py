@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-import av
 import numpy as np
 
 from antiphon.audio.codec import Encoder
+from antiphon.audio.ffmpeg import load_av
 from antiphon.audio.ogg import OggEncoder
 from antiphon.audio.opus import PACKET_MS
 from antiphon.audio.pcm import FloatArray, s16le_from_float
@@ -130,7 +130,7 @@ class EncodedFile(Encoder):
         self._recipe, self._sample_rate = recipe, rate
         self._written = _Growing()
         self._samples = 0
-        self._container = av.open(
+        self._container = load_av().open(
             self._written, "w", format=recipe.container, options=dict(recipe.container_options)
         )
         self._stream: Any = self._container.add_stream(
@@ -151,7 +151,7 @@ class EncodedFile(Encoder):
         samples: Any = pcm[None]
         if self._recipe.sample_format == "s16":
             samples = np.frombuffer(s16le_from_float(pcm), "<i2")[None]
-        frame = av.AudioFrame.from_ndarray(samples, format=self._recipe.sample_format, layout="mono")
+        frame = load_av().AudioFrame.from_ndarray(samples, format=self._recipe.sample_format, layout="mono")
         frame.sample_rate, frame.pts = self._sample_rate, self._samples
         self._samples += pcm.size
         self._container.mux(self._stream.encode(frame))
@@ -166,7 +166,7 @@ class EncodedFile(Encoder):
 
     def close(self) -> None:
         """Free FFmpeg's memory."""
-        with contextlib.suppress(av.FFmpegError):  # a file without samples has no trailer
+        with contextlib.suppress(load_av().FFmpegError):  # a file without samples has no trailer
             self._container.close()
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-import av
 import numpy as np
 
+from antiphon.audio.ffmpeg import load_av
 from antiphon.audio.mp4 import check_mp4
 from antiphon.audio.pcm import FloatArray
 from antiphon.audio.resample import MAX_RATE, MIN_RATE
@@ -153,12 +153,12 @@ def decode_pieces(file: BinaryIO, sample_rate: int, damage: Damage | None = None
                     if packet.stream is stream:
                         frames = packet.decode()
                         pace.decoded(packet)
-                except av.FFmpegError:
+                except load_av().FFmpegError:
                     damage.packets += 1
                     converter.is_late = True
                     pace.lost(packet)
                 yield np.concatenate([np.zeros(0, np.float32), *_converted(converter, frames, damage)])
-        except av.FFmpegError:  # the rest of the container is unreadable
+        except load_av().FFmpegError:  # the rest of the container is unreadable
             damage.packets += 1
         yield from converter.flush()
         if "webm" in container.format.name:
@@ -249,7 +249,7 @@ class _Converter:
         form = frame.format.name, frame.layout.name, frame.sample_rate
         if form != self._form:
             yield from self.flush()
-            self._form, self._resampler = form, av.AudioResampler(format="fltp", rate=self.rate)
+            self._form, self._resampler = form, load_av().AudioResampler(format="fltp", rate=self.rate)
         for resampled in self._resampler.resample(frame):
             yield self._samples(resampled)
 
@@ -305,7 +305,7 @@ def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any]]:
     if kind == "mp4":
         check_mp4(file)
     try:
-        with av.open(file, mode="r", format=kind, options=_OPTIONS) as container:
+        with load_av().open(file, mode="r", format=kind, options=_OPTIONS) as container:
             if not container.streams.audio:
                 raise AudioError("there is no audio in this file")
             stream = container.streams.audio[0]
@@ -320,7 +320,7 @@ def _opened(file: BinaryIO) -> Iterator[tuple[Any, Any]]:
                 )
             _check_shape(stream.codec_context.sample_rate, stream.codec_context.channels)
             yield container, stream
-    except (av.FFmpegError, ValueError) as error:
+    except (load_av().FFmpegError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise AudioError(f"this {kind} file cannot be read: {why}") from error
     finally:

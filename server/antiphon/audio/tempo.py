@@ -8,10 +8,9 @@ import math
 from fractions import Fraction
 from typing import Any, Final
 
-import av
 import numpy as np
-from av.filter import Graph
 
+from antiphon.audio.ffmpeg import load_av
 from antiphon.audio.pcm import FloatArray
 from antiphon.errors import AudioError
 
@@ -40,7 +39,7 @@ class Tempo:
             raise AudioError(f"a speed of {speed:g} is out of range: {MIN_SPEED:g} to {MAX_SPEED:g}")
         self._sample_rate = sample_rate
         self._samples = 0
-        graph = self._graph = Graph()  # the filters hold no reference to it
+        graph = self._graph = load_av().filter.Graph()  # the filters hold no reference to it
         self._source: Any = graph.add(
             "abuffer",
             f"time_base=1/{sample_rate}:sample_rate={sample_rate}:sample_fmt=fltp:channel_layout=mono",
@@ -59,7 +58,9 @@ class Tempo:
         """Add float32 ``[N]``; return the samples that it completes, float32 ``[M]``, M possibly 0."""
         if not pcm.size:
             return pcm
-        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(pcm)[None], format="fltp", layout="mono")
+        frame = load_av().AudioFrame.from_ndarray(
+            np.ascontiguousarray(pcm)[None], format="fltp", layout="mono"
+        )
         frame.sample_rate, frame.pts = self._sample_rate, self._samples
         frame.time_base = Fraction(1, self._sample_rate)
         self._samples += pcm.size
@@ -78,5 +79,5 @@ class Tempo:
         while True:
             try:
                 pieces.append(self._sink.pull().to_ndarray()[0])
-            except (av.BlockingIOError, av.EOFError):
+            except (load_av().BlockingIOError, load_av().EOFError):
                 return np.concatenate(pieces)

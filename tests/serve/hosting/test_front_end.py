@@ -23,9 +23,12 @@ from antiphon.errors import ConfigError
 from antiphon.ipc.message_socket import MessageSocket, local_pair
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import fingerprint
+from antiphon.models.spec import PipelineKind
+from antiphon.serve.hosting import front_end as front_end_module
 from antiphon.serve.hosting import one_process
 from antiphon.serve.hosting.engines import running_engines
 from antiphon.serve.hosting.front_end import Connections, FrontEnd, check_unchanged
+from antiphon.serve.hosting.served import ServedModel
 from antiphon.serve.hosting.services import Services
 from antiphon.serve.hosting.tcp import TcpServer
 from antiphon.supervisor import messages
@@ -146,6 +149,35 @@ async def test_a_drain_that_comes_before_the_application_is_built_holds_for_it()
             assert running[0].engine.health().draining
             supervisor.send(messages.Leave())
             await serving
+
+
+@pytest.mark.parametrize(
+    ("kind", "loads"),
+    [
+        (PipelineKind.STT, True),
+        (PipelineKind.TTS, True),
+        (PipelineKind.DUPLEX, False),
+        (PipelineKind.CODEC, False),
+    ],
+)
+async def test_ffmpeg_is_imported_before_a_model_of_files_is_served_and_for_no_other(
+    kind: PipelineKind, loads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(front_end_module, "load_av", lambda: order.append("ffmpeg"))
+
+    def stop(*_: object, **__: object) -> None:
+        order.append("application")
+        raise ConfigError("the test ends here")
+
+    monkeypatch.setattr(front_end_module, "build_app", stop)
+    end, supervisor = local_pair()
+    supervisor.connect(lambda *_: None)
+    config = ServerConfig(model=("echo",), backend="null")
+    front_end = FrontEnd(end.connect, config, MetricFamilies(CollectorRegistry()))
+    with pytest.raises(ConfigError, match="the test ends here"):
+        await front_end.run([cast("ServedModel", SimpleNamespace(kind=kind))])
+    assert order == ["ffmpeg"] * loads + ["application"]
 
 
 @pytest.mark.parametrize("is_ready", [False, True])

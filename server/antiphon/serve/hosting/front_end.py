@@ -23,6 +23,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 
+from antiphon.audio.ffmpeg import load_av
 from antiphon.config import ServerConfig
 from antiphon.engine.trace import Tracer
 from antiphon.errors import AntiphonError, ConfigError, DrainingError, SessionFailedError
@@ -32,6 +33,7 @@ from antiphon.ipc.message_socket import MessageSocket
 from antiphon.log import Log, set_up_logging
 from antiphon.metrics import MetricFamilies
 from antiphon.models.checkpoint import Checkpoint, fingerprint
+from antiphon.models.spec import PipelineKind
 from antiphon.serve.access.callers import Access
 from antiphon.serve.access.supervisor_client import SupervisorClient
 from antiphon.serve.calls.call import Call
@@ -53,6 +55,8 @@ from antiphon.supervisor.messages import Connect, ControlReply, ControlSocket, M
 HEAD_S: Final = 1.0
 """Seconds for the first complete request of a connection, when others need its place."""
 
+FILE_KINDS: Final = frozenset({PipelineKind.STT, PipelineKind.TTS})
+"""Models whose requests read or write files of FFmpeg's formats on the event loop."""
 
 MAX_LINKS: Final = 256
 """Most connections that other front ends pass to this one; a further one resumes no call."""
@@ -237,6 +241,8 @@ class FrontEnd:
         Raises:
             AntiphonError: the application cannot be built.
         """
+        if any(model.kind in FILE_KINDS for model in served):
+            load_av()  # now, and not on the event loop during calls
         app = build_app(served, self._config, self._families, access=self._access, tracer=self._tracer)
         runner = make_runner(app, shutdown_timeout=2 * self._config.limits.close_timeout_s)
         asyncio.get_running_loop().set_exception_handler(app[FAULTS].handle)
