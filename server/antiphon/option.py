@@ -175,8 +175,11 @@ def constants(cls: type) -> dict[str, OptionInfo]:
     return {name: info for name, info in table_of(cls).items() if info.is_constant}
 
 
+_hints = functools.cache(typing.get_type_hints)
+
+
 def _rows(cls: type, prefix: tuple[str, ...]) -> Iterator[OptionInfo]:
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     for item in dataclasses.fields(cls):
         hint, metadata = hints[item.name], item.metadata
         if metadata.get("is_entries"):

@@ -19,13 +19,13 @@ the speed of one core."""
 CALLER: Final = 2.0
 """The same for a caller on this machine: ``antiphon probe`` takes 0.40 ms."""
 
-FRAMES: Final = 25
+FRAMES: Final = 12
 SPELLS: Final = 4
 """The best of several short spells: other programs at the start take time from some of them."""
 
 
 def measure_host_load(front_ends: int | None, clock: Callable[[], float] = time.thread_time) -> HostLoad:
-    """The load of Opus calls on this machine, from the time in which it encodes and decodes 2 s of noise.
+    """The load of Opus calls on this machine, from the time in which it encodes and decodes 1 s of noise.
 
     ``front_ends`` processes have the sockets; if it is None, the engine's process has them. ``clock`` is
     processor time.
