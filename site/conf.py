@@ -11,6 +11,7 @@ suppress_warnings = ["myst.header", "toc.not_included"]
 html_theme = "furo"
 html_show_sphinx = False
 html_copy_source = False
+smartquotes = False  # names of options keep their two dashes
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}
