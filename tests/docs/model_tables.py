@@ -88,7 +88,7 @@ def moshi_table() -> str:
     return markdown(head, rows)
 
 
-CALL_MINUTES = (1, 4, 10, 60)
+CALL_MINUTES = (1, 4, 10)
 DEVIATIONS = 4.0
 """Of the pages in use above their mean, for which there is room: short once in some 30,000 looks."""
 
