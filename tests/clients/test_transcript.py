@@ -18,17 +18,9 @@ from antiphon_client.arguments import Protocol, parse_arguments
 from antiphon_client.clip import encode_speech
 from antiphon_client.transcript import LAST_MARKER, HeardWord, TranscriptReceiver
 from tests.serve.asr_client import sentence, spoken, transcribing
-from tests.support.launch import ANTIPHON
+from tests.support.calm import PROBE
 
 FRAME = 1920
-PATIENT = f"""\
-import functools
-from antiphon_client import load, session
-session.Pacer = functools.partial(session.Pacer, stale_s=60.0)
-load.GRACE_S = 60.0
-{ANTIPHON[-1]}
-"""
-"""The command, which after a pause of this machine still sends all messages and waits for what they bring."""
 
 
 def hearing(frames: int) -> TranscriptReceiver:
@@ -125,7 +117,6 @@ async def test_a_probe_of_a_server_counts_words_and_frames(pace: list[str], tmp_
     write_wav(recording, spoken(tokens), 24_000, is_float=True)
     async with transcribing() as (server, _):
         argv = [
-            "probe",
             f"127.0.0.1:{server.port}",
             "--protocol",
             "stt",
@@ -134,9 +125,7 @@ async def test_a_probe_of_a_server_counts_words_and_frames(pace: list[str], tmp_
             "--quiet",
         ]
         argv += ["--sessions", "2", "--json", str(report), "--max-lost", "0", "--max-misplaced", "0", *pace]
-        process = await asyncio.create_subprocess_exec(
-            *ANTIPHON[:-1], PATIENT, *argv, stdout=asyncio.subprocess.DEVNULL
-        )
+        process = await asyncio.create_subprocess_exec(*PROBE, *argv, stdout=asyncio.subprocess.DEVNULL)
         assert await process.wait() == 0
     found = json.loads(report.read_text())
     assert found["schema"] == "antiphon.probe/1"

@@ -1,4 +1,4 @@
-"""Servers for tests that refuse no caller because the machine is slow.
+"""Servers and probes for tests, which refuse and lose nothing because the machine is slow.
 
 Late frames and a late event loop close a server's admission. Tests share their machine with one another, so
 every server that a test starts has these settings, but those of tests about overload, which give their own.
@@ -20,6 +20,16 @@ CALM_OPTIONS = tuple(word for name, value in CALM.items() for word in ("--tune",
 
 SERVE = (*ANTIPHON, "serve", *CALM_OPTIONS)
 """The command of a calm server."""
+
+PATIENT = f"""\
+import functools
+from antiphon_client import load, session
+session.Pacer = functools.partial(session.Pacer, stale_s=60.0)
+load.GRACE_S = 60.0
+{ANTIPHON[-1]}
+"""
+PROBE = (*ANTIPHON[:-1], PATIENT, "probe")
+"""The command of a probe that after a pause of the machine sends all messages and awaits their replies."""
 
 
 def calm(**settings: Any) -> EngineConfig:

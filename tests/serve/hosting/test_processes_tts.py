@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.serve.process import ROOM, START_S, children_of, run
-from tests.support.calm import SERVE
-from tests.support.launch import ANTIPHON
+from tests.support.calm import PROBE, SERVE
 
 pytestmark = pytest.mark.product  # servers as processes, attacks, or thousands of examples
 
 PROBES_S = 300.0
-PROBE = (*ANTIPHON, "probe", "--sessions", "2", "--quiet", "--max-lost", "0", "--max-failed", "0")
+LIMITS = ("--sessions", "2", "--quiet", "--max-lost", "0", "--max-failed", "0")
 
 
 def maps_onnxruntime(pid: int) -> bool:
@@ -41,7 +40,7 @@ async def test_conversation_recogniser_and_synthesiser_over_two_front_ends(tmp_p
             words = ("--protocol", protocol)
             stock = ("--stock",) if protocol == "chat" else ()
             async with asyncio.timeout(PROBES_S):
-                probe = await run(*PROBE, url, *words, *stock)
+                probe = await run(*PROBE, url, *LIMITS, *words, *stock)
                 out, err = await probe.communicate()
             assert probe.returncode == 0, f"{protocol}: {out.decode()}{err.decode()}"
         processes = children_of(server.pid)
