@@ -56,8 +56,9 @@ def test_warm_up_reports_its_progress_and_leaves_fresh_rows() -> None:
     backend, seen = backend_of("tiny"), []
     backend.warm_up(lambda done, total, what: seen.append((done, total, what)))
     assert seen == [(0, 4, "encode"), (1, 4, "lm"), (2, 4, "depformer"), (3, 4, "decode"), (4, 4, "ready")]
-    assert executor_of(backend).stages["lm"].cost.run_ms > 0
     fresh = backend_of("tiny")
+    costs = [executor_of(each).stages["lm"].cost for each in (backend, fresh)]
+    assert costs[0] != costs[1]  # it was measured
     for row in range(3):
         for name, tensor in backend.snapshot(row).tensors.items():
             np.testing.assert_array_equal(tensor, fresh.snapshot(row).tensors[name])
