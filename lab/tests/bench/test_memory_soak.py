@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -13,10 +14,13 @@ import pytest
 from antiphon.protocol.chat import AudioFormat
 from antiphon_client.clip import encode_clip, fit_clip, load_clip
 from antiphon_client.load import Stop
+from antiphon_client.pacing import Pacer
 from antiphon_client.session import ProbeSession, SessionPlan
 from lab.bench import memory_soak
 from lab.bench.harness import BenchError
 from tests.clients.fake_server import fake_server
+from tests.serve.process import ROOM
+from tests.support.calm import CALM_OPTIONS
 
 MIB = 2**20
 
@@ -72,8 +76,12 @@ async def test_who_vanishes_says_no_goodbye(vanish_after_s: float | None, code: 
     assert soak.tally.outcomes == ({} if code is None else {"answered": 1})
 
 
-def test_the_whole_soak_runs_in_seconds_when_quick(tmp_path: Path) -> None:
-    assert memory_soak.main(["--quick", "--out", str(tmp_path), "--", "--backend", "null"]) == 0
+def test_the_whole_soak_runs_in_seconds_when_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine: each message is sent and its reply awaited, and the server has room."""
+    monkeypatch.setattr(memory_soak, "SessionPlan", partial(SessionPlan, grace_s=60.0))
+    monkeypatch.setattr("antiphon_client.session.Pacer", partial(Pacer, stale_s=60.0))
+    options = ["--backend", "null", *CALM_OPTIONS, *ROOM]
+    assert memory_soak.main(["--quick", "--out", str(tmp_path), "--", *options]) == 0
     values = json.loads((tmp_path / "memory-soak.json").read_text())
     assert values["calls"]["answered"] >= 3
     assert values["calls"]["failed"] == values["calls"]["lost"] == 0

@@ -16,7 +16,7 @@ def test_the_whole_benchmark_runs_in_seconds_when_quick(tmp_path: Path) -> None:
     # not.
     assert values["capacity"] in (0, 1)
     searched = values["attempts"]["search/1/0"]
-    assert searched["lost"] == 0
+    assert searched["lost"] == 0 or values["capacity"] == 0
     assert searched["build_info"]["model"]["kind"] == "stt"
     assert searched["build_info"]["model"]["dtype"] == "bfloat16"
     assert values["attempts"]["file"]["lost"] == 0

@@ -9,6 +9,7 @@ import pytest
 
 from lab.bench import web_delay
 from lab.bench.harness import BenchError, Values
+from tests.support.calm import CALM_OPTIONS
 
 
 def lines(delays_ms: list[float], *, gaps: int = 0) -> list[Values]:
@@ -74,7 +75,8 @@ def test_a_heap_that_stays_is_flat_and_one_that_grows_is_not() -> None:
 
 
 def test_it_runs(tmp_path: Path) -> None:
-    assert web_delay.main(["--quick", "--out", str(tmp_path), "--", "--backend", "null"]) == 0
+    options = ["--backend", "null", *CALM_OPTIONS]
+    assert web_delay.main(["--quick", "--out", str(tmp_path), "--", *options]) == 0
     values = json.loads((tmp_path / "web-delay.json").read_text())
     assert values["delay"]["first_sound_ms"] > 0
     assert values["delay"]["median_ms"] > 80
