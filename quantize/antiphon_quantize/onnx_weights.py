@@ -19,6 +19,7 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
 from antiphon.errors import ConfigError, UnsupportedError
+from antiphon.install import antiphon_command
 from antiphon_quantize.onnx_blocks import (
     Array,
     TensorWriter,
@@ -120,6 +121,7 @@ FLOAT = 32
 HALF = 16
 MULTIPLIED = (4, 8)
 BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
+NARROW_TYPES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 NARROWED_BYTES = 4096
 """Minimum bytes of a tensor that is stored as bfloat16; a node that widens it takes 150."""
 
@@ -175,8 +177,13 @@ def quantize_graph(source: Path, target: Path, recipe: Recipe, read: Read = read
         raise ConfigError(f"{target} is the graph itself; choose another file")
     model = onnx.load(source, load_external_data=False)
     graph = model.graph
-    if any(node.op_type == "MatMulNBits" for node in graph.node):
-        raise UnsupportedError(f"{source} is quantised already; start from the float32 graph")
+    narrow = sum(tensor.data_type in NARROW_TYPES for tensor in graph.initializer)
+    if narrow or any(node.op_type == "MatMulNBits" for node in graph.node):
+        stored = f"{narrow} of its tensors have 16 bits" if narrow else "it has products of integers"
+        raise UnsupportedError(
+            f"{source} is quantised already ({stored}); start from the float32 graph, or export the model's "
+            f"weights again: {antiphon_command('quantize --target onnx --model MODEL OUT')}"
+        )
     external = any(map(is_external, graph.initializer))
     with writing_data(target, external=external) as writer:
         report = _Rewriter(graph, recipe, writer, lambda tensor: read(tensor, source.parent)).run()

@@ -13,6 +13,7 @@ import pytest
 from onnx import helper
 
 from antiphon.errors import CheckpointFormatError, ConfigError, UnsupportedError
+from antiphon.install import antiphon_command
 from antiphon_quantize.onnx_blocks import round_matrix
 from antiphon_quantize.onnx_weights import quantize_graph
 from antiphon_quantize.recipe import load_recipe
@@ -238,9 +239,26 @@ def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
         quantize_graph(source, target, recipe(8, 48))
     with pytest.raises(ConfigError, match="is the graph itself"):
         quantize_graph(source, source, recipe(8))
-    quantize_graph(source, target, recipe(8))
-    with pytest.raises(UnsupportedError, match="is quantised already"):
+
+
+@pytest.mark.parametrize(
+    ("bits", "how"),
+    [
+        (8, "it has products of integers"),
+        (16, "1 of its tensors have 16 bits"),
+        (32, "1 of its tensors have"),
+    ],
+)
+def test_a_graph_that_is_quantised_is_not_quantised_again(tmp_path: Path, bits: int, how: str) -> None:
+    """Neither after a recipe, nor where its bfloat16 weights are stored as such."""
+    weight = (gauss(64, 64).view(np.uint32) & 0xFFFF0000).view(np.float32)
+    target = tmp_path / "b.onnx"
+    quantize_graph(product_graph(tmp_path / "a.onnx", weight), target, recipe(bits))
+    with pytest.raises(UnsupportedError) as caught:
         quantize_graph(target, tmp_path / "c.onnx", recipe(8))
+    assert str(caught.value).startswith(f"{target} is quantised already ({how}")
+    assert str(caught.value).endswith(antiphon_command("quantize --target onnx --model MODEL OUT"))
+    assert not (tmp_path / "c.onnx").exists()
 
 
 def test_weights_that_are_no_numbers_or_too_large_are_named(tmp_path: Path) -> None:
