@@ -183,6 +183,9 @@ def test_builtin_models_are_the_same_without_their_published_weights(name: str) 
             f"{name} is here as ONNX graphs only, without its published weights '{missing}': "
             "install the package antiphon-weights (in a checkout: pip install ./weights)"
         )
+    copied = read_checkpoint(Folder(builtin_folder(name)), "./copied")
+    with pytest.raises(CheckpointNotFoundError, match=r"'[^']+': copy it again from its source$"):
+        copied.file("mimi")
 
 
 def test_a_folder_without_graphs_needs_its_weights(made: dict[str, Path], tmp_path: Path) -> None:

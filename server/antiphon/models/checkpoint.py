@@ -186,8 +186,10 @@ class Checkpoint:
             return "install the package antiphon-weights (in a checkout: pip install ./weights)"
         if self.ref in BUILTIN:
             return "install the same wheel again, with --force-reinstall (in a checkout: git restore .)"
-        skip = antiphon_command("serve --skip-digests")
-        return f"copy it again from its source, or, if you changed it: {skip}"
+        copied = "copy it again from its source"
+        if role in self.absent:
+            return copied
+        return f"{copied}, or, if you changed it: {antiphon_command('serve --skip-digests')}"
 
 
 def read_checkpoint(source: FileSource, ref: str) -> Checkpoint:
