@@ -132,8 +132,10 @@ async def talk(url: str, tap: TextTap, number: int, settings: Settings) -> list[
 
 @asynccontextmanager
 async def served(settings: Settings, calls: int, answer: str) -> AsyncIterator[tuple[RunningServer, TextTap]]:
-    """Run an agent's server, and a recorder in front of its text model, which is the given one or one that
-    gives ``answer`` at once."""
+    """Run a server with an agent, and a recorder between the agent and its text model.
+
+    The text model is ``settings.llm``, or a scripted one that gives ``answer`` at once.
+    """
     async with TextModelServer(usual=says(answer)).serve() as scripted:
         tap = TextTap(settings.llm or scripted.url)
         models = ("--model", settings.stt, "--model", settings.tts)

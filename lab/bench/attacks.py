@@ -1,5 +1,5 @@
-"""Attacks a server from one address while another address talks to it, and reports what the attack holds and
-its effect on the talker.
+"""Attacks a server from one address while another address talks to it, and reports the connections that
+the attack occupies and its effect on the talker.
 
     python -m lab.bench.attacks [--front-ends N] [--tree DIR] [--only WORD]
 

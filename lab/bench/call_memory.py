@@ -5,7 +5,7 @@
 A call is one frame and its answer, eight at a time, on a server of the null backend's codec. Each kind has a
 separate server; the first quarter of the batches fills the memory that the server keeps for former calls
 (hashes of used tokens, free memory of the allocator). The growth is the least-squares slope over the other
-batches, with its interval of 95 %, of the memory that a process shares with no other, for each role.
+batches, with its 95 % confidence interval, of the memory that a process shares with no other, for each role.
 """
 
 from __future__ import annotations

@@ -57,11 +57,11 @@ class RollingWorkers(Protocol):
         """Make a worker hand over its calls and shut down; it restarts at once."""
         ...
 
-    async def are_two_there(self) -> None:
+    async def wait_for_two(self) -> None:
         """Wait until at most one worker is restarting."""
         ...
 
-    async def are_all_there(self) -> None:
+    async def wait_for_all(self) -> None:
         """Wait until no worker is restarting."""
         ...
 
@@ -108,12 +108,12 @@ class Roll:
         await asyncio.to_thread(leaving.drain, self.url_of(target))
         self.coming_back[name] = asyncio.ensure_future(self._come_back(name))
 
-    async def are_two_there(self) -> None:
+    async def wait_for_two(self) -> None:
         """Wait until at most one worker is restarting."""
         while len(away := [task for task in self.coming_back.values() if not task.done()]) > 1:
             await asyncio.wait(away, return_when=asyncio.FIRST_COMPLETED)
 
-    async def are_all_there(self) -> None:
+    async def wait_for_all(self) -> None:
         """Wait until no worker is restarting."""
         await asyncio.gather(*self.coming_back.values())
 
@@ -171,7 +171,7 @@ async def one_call(
 ) -> Spoken:
     """Ask one question in a call; with ``is_moved`` the call's worker is drained meanwhile. Returns the
     call's result."""
-    await roll.are_two_there()
+    await roll.wait_for_two()
     chance = np.random.default_rng(number)
     pcm = fit_clip(load_question(), frames * FRAME_S)
     url = f"{roll.url.replace('http', 'ws', 1)}/api/chat?{QUERY}"
@@ -199,7 +199,7 @@ async def measure(roll: RollingWorkers, model: str, calls: int) -> tuple[Spoken,
         found.append(await one_call(roll, number, delay_frames, is_moved=True))
         if (number + 1) % 20 == 0:
             print(report(model, whole, found), file=sys.stderr, flush=True)
-    await roll.are_all_there()
+    await roll.wait_for_all()
     return whole, found
 
 

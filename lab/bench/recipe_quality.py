@@ -1,5 +1,6 @@
-"""Measures the effect of each recipe of the onnx target on a model compared with its float32 graphs, with the
-measures of the gate and without its limits.
+"""Compares a model in each recipe of the onnx target with its float32 graphs, by the measures of the gate.
+
+The limits of the gate do not apply.
 
     python -m lab.bench.recipe_quality                          int8 and int4, built-in duplex, built-in clips
     python -m lab.bench.recipe_quality --model echo RECORDING...    a codec, on recorded speech

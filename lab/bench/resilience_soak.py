@@ -6,7 +6,8 @@ Callers speak in real time for 5 to 40 s and call again at once; one in three is
 three connections send invalid data all the time, and `/metrics` is read each second. Each second the private
 memory, open files and threads of all processes, the p99 of the last ten seconds' latencies, and the number of
 lost frames are recorded in resilience-soak.json and .png. The slope of memory is by least squares over means
-of ten seconds after the first quarter, with its interval of 95 %; that of each quarter is printed too.
+of ten seconds after the first quarter, with its 95 % confidence interval; that of each quarter is printed
+too.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """The growth of memory in MiB an hour, and the half width of its interval of 95 %."""
+    """The growth of memory in MiB an hour, and the half width of its 95 % confidence interval."""
 
     mib_per_hour: float
     half_width: float
@@ -103,8 +103,8 @@ def slope_of(samples: Sequence[Sample], begin: float = 0.25, end: float = 1.0) -
 
 
 def line_through(at: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
-    """Return the least-squares slope, and the half width of its interval of 95 %; NaN for fewer than three
-    values."""
+    """Return the least-squares slope, and the half width of its 95 % confidence interval; NaN for fewer
+    than three values."""
     x, y = np.array(at, np.float64), np.array(values, np.float64)
     if x.size < 3:
         return math.nan, math.nan

@@ -42,7 +42,7 @@ def ship_graphs(folder: Path, recipe: Recipe, recipe_name: str, weights: Path | 
     manifest = without_graphs(read_manifest(folder / MANIFEST_NAME))
     write_manifest(manifest, folder / MANIFEST_NAME)  # the old graphs may be missing, or another's, by now
     checkpoint = read_checkpoint(source, str(folder))
-    graphs, files = lean_on(folder, checkpoint)
+    graphs, files = shared_codec(folder, checkpoint)
     made, lines = write_graphs(checkpoint, folder, recipe, say, leave_out=graphs)
     described = describe_graphs(checkpoint, folder, made, files, recipe, recipe_name)
     graphs |= made
@@ -69,9 +69,11 @@ def without_graphs(manifest: Manifest) -> Manifest:
     )
 
 
-def lean_on(folder: Path, checkpoint: Checkpoint) -> tuple[dict[str, GraphFormat], dict[str, FileEntry]]:
-    """Return the codec's graphs and their files relative to ``folder``, if the codec belongs to another
-    model."""
+def shared_codec(folder: Path, checkpoint: Checkpoint) -> tuple[dict[str, GraphFormat], dict[str, FileEntry]]:
+    """Return the graphs and files of the codec that a model shares with another model, if they fit it.
+
+    Paths are relative to ``folder``. Both are empty for a model with a codec of its own.
+    """
     assert checkpoint.manifest is not None
     beside = PurePosixPath(checkpoint.manifest.files["mimi"].path).parent
     if beside == PurePosixPath():

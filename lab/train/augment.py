@@ -64,7 +64,7 @@ def limit_band(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
 def equalise(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
     """Raise and lower parts of the spectrum smoothly at constant loudness, like different microphones.
 
-    Seven places between 60 Hz and the top change independently by up to 8 dB.
+    Seven frequencies between 60 Hz and half of the sample rate change independently by up to 8 dB.
     """
     spectrum = np.fft.rfft(pcm)
     octaves = np.log2(np.maximum(np.fft.rfftfreq(pcm.size, 1 / SAMPLE_RATE), 60.0))

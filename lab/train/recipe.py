@@ -74,8 +74,8 @@ NATURAL: Final = Scale(question_shards=40, test_shards=2, natural_shards=120, co
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The settings of the recipe. ``start`` has existing models, such as out/built-in; their codec is
-    unchanged.
+    """The settings of the recipe. Training continues the models in the folder ``start``, if given, such as
+    out/built-in; their codec is unchanged.
 
     With ``material``, a folder of lab.train.material, recogniser and synthesiser are trained further from
     ``start``, also on natural voices; the talker is unchanged.

@@ -75,7 +75,7 @@ def _in_box(low_m: tuple[float, float, float], high_m: tuple[float, float, float
 
 
 def by_telephone(_rng: np.random.Generator, pcm: FloatArray, law: Law = Law.MU) -> FloatArray:
-    """Return a sound as after a telephone: at 8 kHz, in the band of a telephone, and coded with G.711."""
+    """Return a sound as a telephone transmits it: at 8 kHz, in a telephone's band, and coded with G.711."""
     longer = np.pad(pcm, (0, LONGEST_DELAY_SAMPLES))  # the delay's own end is cut off
     low = sphn.resample(longer[None], src_sample_rate=SAMPLE_RATE, dst_sample_rate=TELEPHONE_RATE)[0]
     spectrum = np.fft.rfft(low)
@@ -87,8 +87,8 @@ def by_telephone(_rng: np.random.Generator, pcm: FloatArray, law: Law = Law.MU) 
 
 
 def coarsely_coded(rng: np.random.Generator, pcm: FloatArray) -> FloatArray:
-    """Return a sound as after a low-bitrate codec: in blocks of 20 ms, faint parts of a spectrum are rounded
-    to zero."""
+    """Return a sound as a low-bitrate codec transmits it: in blocks of 20 ms, faint parts of a spectrum are
+    rounded to zero."""
     blocks = _fitted(pcm, -(-pcm.size // PACKET_SAMPLES) * PACKET_SAMPLES).reshape(-1, PACKET_SAMPLES)
     spectrum = np.fft.rfft(blocks)
     step = rng.uniform(0.05, 0.3) * np.abs(spectrum).max(axis=1, keepdims=True) + 1e-6

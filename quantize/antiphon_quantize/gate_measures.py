@@ -53,22 +53,22 @@ def not_measured(name: str, why: str) -> Measure:
     return Measure(name, None, detail=why)
 
 
-def measure_logits(a: Logits, b: Logits, said: Codes, spec: LMSpec) -> Iterator[Measure]:
+def measure_logits(a: Logits, b: Logits, forced_tokens: Codes, spec: LMSpec) -> Iterator[Measure]:
     """Compare the logits of the candidate ``b`` with the baseline ``a``, both computed with the forced output
-    ``said``.
+    ``forced_tokens``.
 
-    ``said`` is int64 ``[n, F, 1 + dep_q]``, -1 for no token. The measures are the worst stream's share of
-    logits that are not finite, and for each stream: the rise of the negative log-likelihood of ``said`` and
-    the Kullback-Leibler divergence from the baseline, both in nats a token, and the share of equal first
-    choices.
+    ``forced_tokens`` is int64 ``[n, F, 1 + dep_q]``, -1 for no token. The measures are the worst stream's
+    share of logits that are not finite, and for each stream: the rise of the negative log-likelihood of
+    ``forced_tokens`` and the Kullback-Leibler divergence from the baseline, both in nats a token, and the
+    share of equal first choices.
     """
-    frames = min(a.text.shape[1], b.text.shape[1], said.shape[1])
+    frames = min(a.text.shape[1], b.text.shape[1], forced_tokens.shape[1])
     pairs = list(zip(a.streams(), b.streams(), strict=True))
     broken = {name: float(1 - np.isfinite(other).mean()) for (name, _), (_, other) in pairs}
     told = ", ".join(name for name, share in broken.items() if share)
     yield Measure("logits nonfinite", max(broken.values()), detail=told)
     for index, ((name, one), (_, other)) in enumerate(pairs):
-        parts = one[:, :frames], other[:, :frames], said[:, :frames, index]
+        parts = one[:, :frames], other[:, :frames], forced_tokens[:, :frames, index]
         rows = [_row(*row) for row in zip(*parts, strict=True)]
         before, after, divergence, agreement = (float(np.mean(column)) for column in zip(*rows, strict=True))
         yield Measure(f"{name} nll", after - before, before, after)
@@ -83,16 +83,16 @@ def measure_logits(a: Logits, b: Logits, said: Codes, spec: LMSpec) -> Iterator[
         yield Measure("pauses worst", _size(np.abs(moved).max()), detail=f"head {worst}")
 
 
-def _row(a: FloatArray, b: FloatArray, said: Codes) -> tuple[float, float, float, float]:
+def _row(a: FloatArray, b: FloatArray, forced_tokens: Codes) -> tuple[float, float, float, float]:
     """Two likelihoods, divergence and agreement of one row, a row at a time to save memory.
 
     Frames before the first token, including padding, have -1, and do not count.
     """
-    a, b, said = a[said >= 0], b[said >= 0], said[said >= 0]
+    a, b, forced_tokens = a[forced_tokens >= 0], b[forced_tokens >= 0], forced_tokens[forced_tokens >= 0]
     if not np.isfinite(b).all() or not np.isfinite(a).all():
         return math.nan, math.nan, math.nan, math.nan
     one, other = log_softmax(a), log_softmax(b)
-    chosen = said[:, None]
+    chosen = forced_tokens[:, None]
     before, after = (-np.take_along_axis(part, chosen, axis=1).mean() for part in (one, other))
     divergence = (np.exp(one) * (one - other)).sum(axis=1).mean()
     return float(before), float(after), float(divergence), float((a.argmax(1) == b.argmax(1)).mean())

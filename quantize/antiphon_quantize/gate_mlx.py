@@ -69,29 +69,29 @@ class MlxEvalModel:
             heard = [executor.decode(rows, at(frame, rows), part)[0] for frame, part in parts]
             return np.concatenate(heard, axis=1)
 
-    def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
+    def answer(self, input_codes: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
         """See :meth:`antiphon_quantize.gate_subject.EvalModel.answer`."""
         for row, own in enumerate(parameters):
             self.backend.set_parameters(row, own)
-        rows, executor = self._fresh(len(heard)), self._executor
+        rows, executor = self._fresh(len(input_codes)), self._executor
         with executor.on_device():
-            parts = enumerate(heard.swapaxes(0, 1).astype(np.int32))
+            parts = enumerate(input_codes.swapaxes(0, 1).astype(np.int32))
             said = [executor.run_lm(rows, at(frame, rows), part)[0] for frame, part in parts]
         return np.maximum(np.stack(said[known(self._spec).max_delay :], axis=1), 0).astype(np.int64)
 
-    def think(self, heard: Codes, said: Codes) -> Logits:
-        """See :meth:`antiphon_quantize.gate_subject.EvalModel.think`."""
-        rows, executor, spec = self._fresh(len(heard)), self._executor, known(self._spec)
-        collector, nothing = StepCollector(spec), np.zeros((len(heard), 0, spec.card), np.float32)
+    def forced_logits(self, input_codes: Codes, forced_tokens: Codes) -> Logits:
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.forced_logits`."""
+        rows, executor, spec = self._fresh(len(input_codes)), self._executor, known(self._spec)
+        collector, nothing = StepCollector(spec), np.zeros((len(input_codes), 0, spec.card), np.float32)
         with executor.on_device():
-            for index, frame in enumerate(heard.swapaxes(0, 1).astype(np.int32)):
-                chooser = MlxTeacherForcing(collector.forced(said, index))
+            for index, frame in enumerate(input_codes.swapaxes(0, 1).astype(np.int32)):
+                chooser = MlxTeacherForcing(collector.forced(forced_tokens, index))
                 _, pauses, _ = executor.run_lm(rows, at(index, rows), frame, chooser=chooser)
                 text, *voice = (np.array(logits) for logits in chooser.logits)
                 if pauses is None:
-                    pauses = np.zeros((len(heard), 0), np.float32)
+                    pauses = np.zeros((len(input_codes), 0), np.float32)
                 collector.add(text, np.stack(voice, axis=1) if voice else nothing, pauses)
-        return collector.thoughts()
+        return collector.logits()
 
 
 def at(frame: int, rows: IntArray) -> Frames:

@@ -60,30 +60,30 @@ class OnnxEvalModel:
         heard = [stage.run(rows, {"codes": frame})["pcm"] for frame in codes.swapaxes(0, 1)]
         return np.concatenate(heard, axis=1)
 
-    def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
+    def answer(self, input_codes: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
         """See :meth:`antiphon_quantize.gate_subject.EvalModel.answer`."""
-        spec, rows, watch, said = known(self._spec.lm), first(len(heard)), Stopwatch(), []
+        spec, rows, watch, said = known(self._spec.lm), first(len(input_codes)), Stopwatch(), []
         language = Language(spec, self._fresh("lm"), self._stages.get("depformer"))
         for row, own in enumerate(parameters):
             language.sampler.set_parameters(row, own)
-        for frame in heard.swapaxes(0, 1):
+        for frame in input_codes.swapaxes(0, 1):
             text, outputs = language.read(rows, frame.astype(np.int32), watch)
             voice = language.speak(rows, text, outputs["hidden"], watch)
             said.append(language.delays.outputs(rows, text, voice)[0])
         return np.stack(said[spec.max_delay :], axis=1).astype(np.int64)
 
-    def think(self, heard: Codes, said: Codes) -> Logits:
-        """See :meth:`antiphon_quantize.gate_subject.EvalModel.think`."""
-        spec, rows = known(self._spec.lm), first(len(heard))
+    def forced_logits(self, input_codes: Codes, forced_tokens: Codes) -> Logits:
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.forced_logits`."""
+        spec, rows = known(self._spec.lm), first(len(input_codes))
         stage, delays, collector = self._fresh("lm"), DelayRings(spec, rows.size), StepCollector(spec)
-        for index, frame in enumerate(heard.swapaxes(0, 1)):
+        for index, frame in enumerate(input_codes.swapaxes(0, 1)):
             outputs = stage.run(rows, {"tokens": delays.inputs(rows, frame.astype(np.int32))})
-            tokens = collector.forced(said, index).astype(np.int32)
+            tokens = collector.forced(forced_tokens, index).astype(np.int32)
             voice = self._voice(outputs["hidden"], tokens)
             pauses = outputs.get("pauses", np.zeros((rows.size, 0), np.float32))
             collector.add(outputs["logits"], voice, pauses)
             delays.outputs(rows, tokens[:, 0], tokens[:, 1:])
-        return collector.thoughts()
+        return collector.logits()
 
     def _voice(self, hidden: FloatArray, tokens: IntArray) -> FloatArray:
         """Logits ``[n, dep_q, card]`` of a frame with the forced ``tokens [n, 1 + dep_q]``."""

@@ -190,7 +190,7 @@ class Observed:
 
     heard: CodecOutput | None
     said: Codes | None
-    thoughts: Logits | None
+    logits: Logits | None
     accuracy: float | None
     memory_bytes: int
     tick_ms: float | None
@@ -309,7 +309,7 @@ class Observer:
         elif before is None or not self._same_codec:
             self._note(f"{name}: the codec")
             heard = self._hear(judged, spec, None if before is None else before.heard)
-        said, thoughts, accuracy = None, None, None
+        said, logits, accuracy = None, None, None
         if spec.lm is not None:
             self._note(f"{name}: the language model")
             given = heard if before is None else before.heard
@@ -319,12 +319,12 @@ class Observer:
             seeded = [replace(own, text_seed=row, audio_seed=row) for row in range(len(self._sound.pcm))]
             said = before.said if before is not None else judged.answer(codes, seeded)
             assert said is not None
-            thoughts = judged.think(codes, said)
+            logits = judged.forced_logits(codes, said)
         if self._questions is not None:
             self._note(f"{name}: {len(self._questions)} questions")
             accuracy = self._questions.mark(judged)
         tick_ms = tick_times_ms([self._ticker(judged)], self._material.turns)[0] if times else None
-        return Observed(heard, said, thoughts, accuracy, memory_bytes(judged.backend), tick_ms)
+        return Observed(heard, said, logits, accuracy, memory_bytes(judged.backend), tick_ms)
 
     def _hear(self, judged: EvalModel, spec: ModelSpec, before: CodecOutput | None) -> CodecOutput:
         codes = judged.encode(self._sound.pcm)
@@ -336,8 +336,8 @@ class Observer:
         return CodecOutput(codes, spoken, repeated)
 
     def _compare(self, spec: ModelSpec, a: Observed, b: Observed, how: str) -> Iterator[Measure]:
-        if spec.lm is not None and a.thoughts and b.thoughts and a.said is not None:
-            yield from measure_logits(a.thoughts, b.thoughts, a.said, spec.lm)
+        if spec.lm is not None and a.logits and b.logits and a.said is not None:
+            yield from measure_logits(a.logits, b.logits, a.said, spec.lm)
         if spec.kind is PipelineKind.TTS and not self._same_codec:
             yield not_measured("codec", "a text-to-speech model takes no recording")
         elif self._same_codec:

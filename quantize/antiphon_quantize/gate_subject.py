@@ -72,13 +72,15 @@ class EvalModel(Protocol):
     def decode(self, codes: Codes) -> FloatArray:
         """Map codes ``[n, T, K]`` to PCM ``[n, T * frame_samples]``."""
 
-    def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
+    def answer(self, input_codes: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
         """The sampled reply to input codes ``[n, T, n_q - dep_q]``: ``[n, T - max_delay, 1 + dep_q]``, text
         first.
         """
 
-    def think(self, heard: Codes, said: Codes) -> Logits:
-        """The model's logits (F frames) for the same input with the forced output ``said``."""
+    def forced_logits(self, input_codes: Codes, forced_tokens: Codes) -> Logits:
+        """The model's logits (F frames) for the input ``[n, T, n_q - dep_q]`` if its output is forced to be
+        ``forced_tokens`` ``[n, F, 1 + dep_q]``.
+        """
 
 
 class StepCollector:
@@ -89,21 +91,21 @@ class StepCollector:
         self._spec = spec
         self._steps: list[tuple[FloatArray, FloatArray, FloatArray]] = []
 
-    def forced(self, said: Codes, step: int) -> Codes:
+    def forced(self, forced_tokens: Codes, step: int) -> Codes:
         """The forced tokens ``[n, 1 + dep_q]`` of a step, delayed by this model's delays."""
-        rows, frames, streams = said.shape
+        rows, frames, streams = forced_tokens.shape
         tokens = np.zeros((rows, streams), np.int64)
         for stream in range(streams):
             frame = step - self._spec.delays[stream]
             if 0 <= frame < frames:
-                tokens[:, stream] = said[:, frame, stream]
+                tokens[:, stream] = forced_tokens[:, frame, stream]
         return tokens
 
     def add(self, text: FloatArray, voice: FloatArray, pauses: FloatArray) -> None:
         """Add a step's logits ``[n, text_card]`` and ``[n, dep_q, card]``, and its pauses ``[n, heads]``."""
         self._steps.append((text, voice, pauses))
 
-    def thoughts(self) -> Logits:
+    def logits(self) -> Logits:
         """The logits by frame; the last frames, which are incomplete in some stream, are dropped."""
         text, voice, pauses = (np.stack(parts, axis=1) for parts in zip(*self._steps, strict=True))
         frames = text.shape[1] - self._spec.max_delay
@@ -187,10 +189,10 @@ class Questions:
 
     def _ask(self, judged: EvalModel, asked: Sequence[SpokenQuestion]) -> list[tuple[int, ...]]:
         frames = BEFORE_FRAMES + max(len(one.codes) for one in asked) + AFTER_FRAMES
-        heard = np.stack([np.take(one.strip, np.arange(frames), axis=0, mode="wrap") for one in asked])
+        input_codes = np.stack([np.take(one.strip, np.arange(frames), axis=0, mode="wrap") for one in asked])
         for row, one in enumerate(asked):
-            heard[row, BEFORE_FRAMES : BEFORE_FRAMES + len(one.codes)] = one.codes
-        said = judged.answer(heard, [GREEDY] * len(asked))[:, :, 0]
+            input_codes[row, BEFORE_FRAMES : BEFORE_FRAMES + len(one.codes)] = one.codes
+        said = judged.answer(input_codes, [GREEDY] * len(asked))[:, :, 0]
         silent = (self._lm.text_padding_id, self._lm.text_end_padding_id)
         return [tuple(int(token) for token in row if token not in silent) for row in said]
 

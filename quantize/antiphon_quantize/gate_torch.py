@@ -1,8 +1,8 @@
 """Evaluates the torch backend with its own modules and state, and records the logits of its choices.
 
 The text that a tts model samples is only its request for the next word; its text input comes from the script
-(:mod:`antiphon.models.script`). ``said`` therefore contains the requests, and the script is replayed with
-them to compute the logits: both models get the same words at the same steps.
+(:mod:`antiphon.models.script`). ``forced_tokens`` therefore contains the requests, and the script is replayed
+with them to compute the logits: both models get the same words at the same steps.
 """
 
 from __future__ import annotations
@@ -88,25 +88,27 @@ class TorchEvalModel:
         return torch.cat(heard, dim=1).numpy()
 
     @torch.inference_mode()
-    def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
+    def answer(self, input_codes: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
         """See :meth:`antiphon_quantize.gate_subject.EvalModel.answer`."""
         pipeline = self._fresh()
         generator, sampler = known(pipeline.generator), known(pipeline.sampler)
         for row, own in enumerate(parameters):
             self.backend.set_parameters(row, own)
-        step = pipeline.state.step(range(len(heard)))
-        frames = torch.from_numpy(heard).to(pipeline.device).unbind(dim=1)
+        step = pipeline.state.step(range(len(input_codes)))
+        frames = torch.from_numpy(input_codes).to(pipeline.device).unbind(dim=1)
         said = [generator.step(frame, step, sampler).tokens.cpu() for frame in frames]
         return torch.stack(said[generator.cache.max_delay :], dim=1).numpy()
 
     @torch.inference_mode()
-    def think(self, heard: Codes, said: Codes) -> Logits:
-        """See :meth:`antiphon_quantize.gate_subject.EvalModel.think`."""
+    def forced_logits(self, input_codes: Codes, forced_tokens: Codes) -> Logits:
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.forced_logits`."""
         pipeline = self._fresh()
         generator, spec = known(pipeline.generator), known(pipeline.spec.lm)
-        step, collector, rows = pipeline.state.step(range(len(heard))), StepCollector(spec), len(heard)
-        for index, frame in enumerate(torch.from_numpy(heard).to(pipeline.device).unbind(dim=1)):
-            chooser = TorchTeacherForcing(torch.from_numpy(collector.forced(said, index)).to(pipeline.device))
+        rows, collector = len(input_codes), StepCollector(spec)
+        step = pipeline.state.step(range(rows))
+        for index, frame in enumerate(torch.from_numpy(input_codes).to(pipeline.device).unbind(dim=1)):
+            tokens = torch.from_numpy(collector.forced(forced_tokens, index))
+            chooser = TorchTeacherForcing(tokens.to(pipeline.device))
             out = generator.step(frame, step, chooser)
             text, *voice = chooser.logits
             pauses = np.zeros((rows, 0), np.float32)
@@ -114,7 +116,7 @@ class TorchEvalModel:
                 pauses = generator.model.pause_heads(out.hidden)[:, :, PAUSE_INDEX].cpu().numpy()
             own = np.stack(voice, axis=1) if voice else np.zeros((rows, 0, spec.card), np.float32)
             collector.add(text, own, pauses)
-        return collector.thoughts()
+        return collector.logits()
 
 
 TEXTS: Final = (
@@ -154,12 +156,12 @@ class TtsEvalModel(TorchEvalModel):
         return pipeline_of(self.backend), scripts
 
     @torch.inference_mode()
-    def answer(self, heard: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
+    def answer(self, input_codes: Codes, parameters: Sequence[SamplingParameters]) -> Codes:
         """See :meth:`antiphon_quantize.gate_subject.EvalModel.answer`.
 
         The text stream contains the requests, and is -1 in frames before the audio's delay.
         """
-        rows, steps = heard.shape[:2]
+        rows, steps = input_codes.shape[:2]
         pipeline, scripts = self._told(rows, steps)
         generator, sampler = known(pipeline.generator), known(pipeline.sampler)
         for row, own in enumerate(parameters):
@@ -182,9 +184,9 @@ class TtsEvalModel(TorchEvalModel):
         return torch.cat([text, torch.stack(voice[late:], dim=1)], dim=2).numpy()
 
     @torch.inference_mode()
-    def think(self, heard: Codes, said: Codes) -> Logits:
-        """See :meth:`antiphon_quantize.gate_subject.EvalModel.think`."""
-        rows, steps = heard.shape[:2]
+    def forced_logits(self, input_codes: Codes, forced_tokens: Codes) -> Logits:
+        """See :meth:`antiphon_quantize.gate_subject.EvalModel.forced_logits`."""
+        rows, steps = input_codes.shape[:2]
         pipeline, scripts = self._told(rows, steps)
         generator, spec = known(pipeline.generator), known(self._spec.lm)
         step, collector = pipeline.state.step(range(rows)), StepCollector(spec)
@@ -192,7 +194,7 @@ class TtsEvalModel(TorchEvalModel):
         silence = np.zeros((rows, spec.dep_q, spec.card), np.float32)
         for index in range(steps):
             choices = torch.tensor([script.choices for script in scripts])
-            tokens = torch.from_numpy(collector.forced(said, index)).clamp(min=0)
+            tokens = torch.from_numpy(collector.forced(forced_tokens, index)).clamp(min=0)
             asked = tokens[:, 0].clone()
             tokens[:, 0] = torch.where(asked == NEW_WORD, choices[:, 0], choices[:, 1])
             chooser = TorchTeacherForcing(tokens.to(pipeline.device))
@@ -202,7 +204,7 @@ class TtsEvalModel(TorchEvalModel):
                 text, np.stack(voice, axis=1) if voice else silence, np.zeros((rows, 0), np.float32)
             )
             advance(scripts, asked)
-        return collector.thoughts()
+        return collector.logits()
 
 
 def advance(scripts: Sequence[Script], asked: Tensor) -> None:

@@ -41,8 +41,8 @@ def make_goal() -> str:
 
 
 def interrupted_code() -> int:
-    """Exit code after Ctrl-C: 130, or 0 below make, which calls each other code an error and then ends by the
-    signal itself.
+    """Exit code after Ctrl-C: 130, or 0 under make, because make reports any other code as an error and
+    already ends by the signal.
     """
     return 0 if make_goal() else 130
 

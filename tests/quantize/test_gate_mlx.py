@@ -46,7 +46,7 @@ def test_what_it_would_say_in_its_own_place_is_what_it_said(pair: tuple[Checkpoi
     judged = open_eval_model(pair[0], "mlx", rows=2)
     heard = np.random.default_rng(0).integers(0, 64, (2, 24, 8))
     said = judged.answer(heard, [GREEDY] * 2)
-    thoughts = judged.think(heard, said)
+    thoughts = judged.forced_logits(heard, said)
     told = slice(None, -1)  # the last frame's voice comes with the text of one that was not completed
     assert (thoughts.text.argmax(axis=2) == said[:, :, 0]).all()
     assert (thoughts.voice.argmax(axis=3) == said[:, :, 1:])[:, told].all()

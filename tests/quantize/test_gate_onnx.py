@@ -94,7 +94,9 @@ def test_graphs_think_what_their_modules_think(pair: tuple[Checkpoint, Checkpoin
     said = torch.answer(codes, parameters)
     assert said.shape == (2, 11, 9)
     assert np.array_equal(said, onnx.answer(codes, parameters))
-    thoughts = zip(torch.think(codes, said).streams(), onnx.think(codes, said).streams(), strict=True)
+    thoughts = zip(
+        torch.forced_logits(codes, said).streams(), onnx.forced_logits(codes, said).streams(), strict=True
+    )
     for (_, one), (_, other) in thoughts:
         assert one.shape[:2] == (2, 11)
         assert np.abs(one - other).max() < 1e-4

@@ -174,7 +174,7 @@ def test_thoughts_are_put_in_the_order_of_frames() -> None:
         assert forced.tolist() == wanted
         text = np.full((2, 9), step, np.float32)
         collector.add(text, np.full((2, 2, 6), step, np.float32), np.zeros((2, 0), np.float32))
-    found = collector.thoughts()
+    found = collector.logits()
     assert found.text[0, :, 0].tolist() == [0, 1, 2, 3]
     assert found.voice[0, :, 0, 0].tolist() == [0, 1, 2, 3]
     assert found.voice[0, :, 1, 0].tolist() == [2, 3, 4, 5]
@@ -327,10 +327,10 @@ class Parrot:
         self.backend = SimpleNamespace(info=SimpleNamespace(slots=2))
         self._errors = errors
 
-    def answer(self, heard: Codes, parameters: object) -> Codes:
-        out = np.full((len(heard), heard.shape[1], 3), LM.text_padding_id)
+    def answer(self, input_codes: Codes, parameters: object) -> Codes:
+        out = np.full((len(input_codes), input_codes.shape[1], 3), LM.text_padding_id)
         out[:, -2, 0] = LM.text_end_padding_id
-        out[:, -1, 0] = heard[:, BEFORE_FRAMES, 0]
+        out[:, -1, 0] = input_codes[:, BEFORE_FRAMES, 0]
         if self._errors:
             self._errors -= 1
             out[0, -1, 0] = 0

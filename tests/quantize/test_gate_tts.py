@@ -50,7 +50,7 @@ def test_what_it_would_say_in_its_own_place_is_what_it_said(pair: tuple[Checkpoi
     judged = open_eval_model(pair[0], "torch", rows=3)
     heard = np.zeros((3, 40, 0), np.int64)
     said = judged.answer(heard, [GREEDY] * 3)
-    thoughts = judged.think(heard, said)
+    thoughts = judged.forced_logits(heard, said)
     lm = pair[0].spec.lm
     assert lm is not None
     silent = ScriptRules.of(pair[0].spec).audio_delay

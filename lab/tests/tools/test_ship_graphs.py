@@ -8,14 +8,14 @@ import pytest
 
 from antiphon.models.catalog import builtin_folder, load_checkpoint
 from antiphon.models.spec import PipelineKind
-from lab.tools.ship_graphs import codec_graphs, fits, lean_on, without_graphs
+from lab.tools.ship_graphs import codec_graphs, fits, shared_codec, without_graphs
 
 
 def test_a_model_on_anothers_codec_leans_on_its_graphs() -> None:
     echo, tiny = (load_checkpoint(name) for name in ("echo", "tiny"))
     assert tiny.manifest is not None
-    assert lean_on(builtin_folder("tiny"), tiny) == ({}, {})
-    graphs, files = lean_on(builtin_folder("echo"), echo)
+    assert shared_codec(builtin_folder("tiny"), tiny) == ({}, {})
+    graphs, files = shared_codec(builtin_folder("echo"), echo)
     assert graphs == {name: tiny.graphs[name] for name in ("encode", "decode")}
     assert {role: entry.path for role, entry in files.items()} == {
         "onnx.encode": "../tiny/encode.onnx",
@@ -38,7 +38,7 @@ def test_a_model_that_only_hears_or_only_speaks_leans_on_half_a_codec(
     spec = replace(duplex.spec, kind=kind, lm=replace(duplex.spec.lm, dep_q=dep_q))
     model = replace(leaning, spec=spec)
     assert codec_graphs(model.spec) == needed
-    assert lean_on(builtin_folder("echo"), model)[0].keys() == needed.keys()
+    assert shared_codec(builtin_folder("echo"), model)[0].keys() == needed.keys()
 
 
 def test_old_graphs_are_forgotten_before_new_ones_are_made() -> None:

@@ -52,12 +52,12 @@ class ContainerRoll:
             await asyncio.to_thread(leaving.drain, there)
         self.coming_back[name] = asyncio.ensure_future(self._come_back(name))
 
-    async def are_two_there(self) -> None:
+    async def wait_for_two(self) -> None:
         """Wait until at most one worker is restarting."""
         while len(away := [task for task in self.coming_back.values() if not task.done()]) > 1:
             await asyncio.wait(away, return_when=asyncio.FIRST_COMPLETED)
 
-    async def are_all_there(self) -> None:
+    async def wait_for_all(self) -> None:
         """Wait until no worker is restarting."""
         await asyncio.gather(*self.coming_back.values())
 
@@ -107,7 +107,7 @@ async def _hand_over(
         roll.is_by_command = True
         began_s = time.monotonic()
         moved = await one_call(roll, 0, 0, is_moved=True, frames=COMMAND_FRAMES)
-        await roll.are_all_there()
+        await roll.wait_for_all()
         if not moved.thread.resumptions:
             raise StackError(f"the call stayed where it was: {moved.thread.reason}")
         said = [

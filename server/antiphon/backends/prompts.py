@@ -132,7 +132,7 @@ class Primer:
         return np.where(frame > 0, frames[np.maximum(frame, 0), streams], self._initial).T
 
     def _put_tokens(self, row: int, frames: IntArray) -> None:
-        """Fill the delay cache as after all steps but the last."""
+        """Fill the delay cache with the values that it has after all steps but the last."""
         last = frames.shape[0] - 1
         first = max(0, last - self._lm.max_delay)
         tokens = self.inputs(frames, first, last + 1)

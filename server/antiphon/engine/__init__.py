@@ -1,1 +1,1 @@
-"""The engine: it owns sessions and rows, and runs ticks on its one thread."""
+"""The engine: it owns sessions and rows, and runs ticks on the engine thread."""

@@ -31,7 +31,8 @@ from antiphon.protocol.sdp import MAX_OFFER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first event: the requested session; ``has_tracks``: audio and events use separate channels."""
+    """The first event, with the requested session; if ``has_tracks``, audio and events use separate
+    channels."""
 
     session: SessionConfig
     event_id: str | None = None
