@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
+from operator import itemgetter
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -16,20 +19,28 @@ LENGTH_S = 0.02
 NUMBERS = range(400)
 
 
-async def test_a_direction_loses_a_share_and_keeps_the_order() -> None:
+def test_a_direction_loses_a_share_and_keeps_the_order() -> None:
+    due: list[tuple[float, Callable[[], None]]] = []
+    loop = SimpleNamespace(time=lambda: 0.0, call_at=lambda at_s, give: due.append((at_s, give)))
     with ExitStack() as stack:
         (into, source), (target, out) = (
             socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)
         )
         for end in (into, source, target, out):
             stack.enter_context(end).setblocking(False)
-        line = Direction(source.fileno(), target.fileno(), 0.25, 0.02, random.Random(1))
+        line = Direction(
+            source.fileno(), target.fileno(), 0.25, 0.02, random.Random(1), loop=cast("Any", loop)
+        )
         for number in NUMBERS:
             into.send(number.to_bytes(2, "big"))
             line.take()
-        loop = asyncio.get_running_loop()
-        received = [int.from_bytes(await loop.sock_recv(out, 9), "big") for _ in range(line.passed)]
+        received = []
+        for _, give in sorted(due, key=itemgetter(0)):
+            give()
+            received.append(int.from_bytes(out.recv(9), "big"))
     assert received == sorted(received)
+    assert max(at_s for at_s, _ in due) <= 0.02
+    assert line.passed == len(received)
     assert line.passed + line.lost == len(NUMBERS)
     assert line.lost == pytest.approx(100, abs=25)
 

@@ -33,6 +33,8 @@ pytestmark = pytest.mark.product  # a model is run
 SAMPLE_RATE, FRAME_SAMPLES = 24_000, 1920
 KEY = {"kyutai-api-key": "public_token"}
 PATIENCE_S = 400.0
+PATIENT: dict[str, Any] = {"ping_timeout": PATIENCE_S}
+"""A server that reads no further ahead answers no ping: its model may be slow on a busy machine."""
 AS_FAST_AS_POSSIBLE = 1000.0
 
 OutputFrame: TypeAlias = dict[str, Any]
@@ -140,7 +142,7 @@ async def send_recording(ws: ClientConnection, pcm: FloatArray, speed: float) ->
 async def transcribed(models: Models, pcm: FloatArray, speed: float) -> Transcript:
     """The flow. The script leaves at its marker; this one stays until all of the silence was heard."""
     heard, frames = Transcript(), (pcm.size + 41 * SAMPLE_RATE) // FRAME_SAMPLES
-    async with connect(f"{models.url}/api/asr-streaming", additional_headers=KEY) as ws:
+    async with connect(f"{models.url}/api/asr-streaming", **PATIENT, additional_headers=KEY) as ws:
         sending = asyncio.create_task(send_recording(ws, pcm, speed))
         async for message in messages(ws):
             heard.note(message)
@@ -192,7 +194,7 @@ async def spoken(models: Models, text: str, voice: str) -> Speech:
     """Words one by one, then the end; what comes is gathered until the server closes."""
     heard = Speech()
     query = urlencode({"voice": voice, "format": "PcmMessagePack"})
-    async with connect(f"{models.url}/api/tts_streaming?{query}", additional_headers=KEY) as ws:
+    async with connect(f"{models.url}/api/tts_streaming?{query}", **PATIENT, additional_headers=KEY) as ws:
 
         async def speak() -> None:
             for word in text.split():
@@ -218,7 +220,10 @@ async def spoken(models: Models, text: str, voice: str) -> Speech:
 async def raw_speech(models: Models, text: str, voice: str) -> bytes:
     """Text frames and the byte that ends them, answered in float32."""
     query = urlencode({"voice": voice, "format": "Pcm", "auth_id": "public_token"})
-    async with connect(f"{models.url}/api/tts_streaming?{query}") as ws, asyncio.timeout(PATIENCE_S):
+    async with (
+        connect(f"{models.url}/api/tts_streaming?{query}", **PATIENT) as ws,
+        asyncio.timeout(PATIENCE_S),
+    ):
         for word in text.split():
             await ws.send(word)
         await ws.send(b"\0")
