@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,6 +17,7 @@ from antiphon.backends.null import NullRows
 from antiphon.backends.registry import (
     BACKENDS,
     device_of,
+    graphs_command,
     make_backend,
     options_of,
     parse_backend_option,
@@ -254,6 +256,11 @@ def test_auto_says_how_to_get_what_it_lacks(checkpoint: Checkpoint) -> None:
     )
     with pytest.raises(MissingExtraError, match=r"the onnx backend needs the Python module 'onnxruntime'"):
         resolve_auto(with_graphs(checkpoint), find=lambda module: None, machine=PLAIN)
+
+
+def test_the_command_that_makes_graphs_is_typed_as_it_is(checkpoint: Checkpoint) -> None:
+    command = graphs_command(replace(checkpoint, ref="./my model; v2"))
+    assert shlex.split(command)[-3:] == ["--model", "./my model; v2", "./null-codec-onnx"]
 
 
 def test_the_onnx_backend_says_how_graphs_are_made(checkpoint: Checkpoint) -> None:

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import platform
 import re
+import shlex
 import ssl
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -363,13 +364,11 @@ def look(asked: argparse.Namespace) -> Iterator[DoctorLine]:
 def serve_command(asked: argparse.Namespace) -> str:
     """The command that serves the checked model."""
     known = options(ServerConfig)
-    words = [
-        f" --{name} {getattr(asked, name)}"
-        for name in ("host", "port")
-        if getattr(asked, name) != known[name].default
-    ]
-    model = "" if asked.model == DEFAULT_MODEL else f" --model {asked.model}"
-    return antiphon_command(f"serve{model}{''.join(words)}")
+    words = ["serve"] if asked.model == DEFAULT_MODEL else ["serve", "--model", asked.model]
+    for name in ("host", "port"):
+        if (value := getattr(asked, name)) != known[name].default:
+            words += [f"--{name}", str(value)]
+    return antiphon_command(shlex.join(words))
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

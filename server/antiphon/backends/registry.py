@@ -7,6 +7,7 @@ slots=..., device=..., **options)`` and returns a :class:`Backend`.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -225,7 +226,8 @@ def resolve_auto(
 def graphs_command(checkpoint: Checkpoint) -> str:
     """The command that exports the ONNX graphs of a checkpoint as a new checkpoint."""
     out = "./" + re.sub(r"[^\w.-]+", "-", f"{checkpoint.spec.name}-onnx")
-    return antiphon_command(f"quantize --target onnx --recipe float32 --model {checkpoint.ref} {out}")
+    model = shlex.quote(checkpoint.ref)
+    return antiphon_command(f"quantize --target onnx --recipe float32 --model {model} {out}")
 
 
 def backend_entry(name: str) -> BackendEntry:

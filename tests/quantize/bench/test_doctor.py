@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import socket
 import sys
 import threading
+from argparse import Namespace
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -155,6 +157,12 @@ def test_a_server_that_answers_byte_by_byte_is_not_waited_for(
 def test_no_server_of_another_machine_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "running_antiphon", lambda *_: "antiphon 1 answers")
     assert check_port("192.0.2.1", 8998).state is DoctorState.MISSING
+
+
+def test_the_command_that_serves_is_typed_as_it_is() -> None:
+    asked = Namespace(model="./my model", host="0.0.0.0", port=8999)
+    words = ["serve", "--model", "./my model", "--host", "0.0.0.0", "--port", "8999"]
+    assert shlex.split(doctor.serve_command(asked))[1:] == words
 
 
 def test_a_model_that_is_not_there_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
