@@ -28,8 +28,10 @@ session.Pacer = functools.partial(session.Pacer, stale_s=60.0)
 load.GRACE_S = 60.0
 {ANTIPHON[-1]}
 """
-PROBE = (*ANTIPHON[:-1], PATIENT, "probe")
-"""The command of a probe that after a pause of the machine sends all messages and awaits their replies."""
+PATIENT_ANTIPHON = (*ANTIPHON[:-1], PATIENT)
+"""The `antiphon` command; after a pause of the machine its probe sends all messages, awaits all replies."""
+
+PROBE = (*PATIENT_ANTIPHON, "probe")
 
 
 def calm(**settings: Any) -> EngineConfig:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from lab.bench import model_capacity
+import pytest
+
+from lab.bench import harness, model_capacity
+from tests.support.calm import PATIENT_ANTIPHON
 
 
-def test_the_whole_benchmark_runs_in_seconds_when_quick(tmp_path: Path) -> None:
+def test_the_whole_benchmark_runs_in_seconds_when_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "ANTIPHON", PATIENT_ANTIPHON)
     options = ["--backend-option", "threads=1", "weights=compute", "--backend-option", "dtype=bfloat16"]
     assert model_capacity.main(["--quick", "--out", str(tmp_path), *options]) == 0
     values = json.loads((tmp_path / "stt-capacity.json").read_text())
