@@ -275,7 +275,7 @@ def test_a_tick_of_one_row_that_sockets_make_too_long_leaves_one_call() -> None:
 def test_more_load_never_gives_more_calls(
     row_s: float, call_s: float, threads: int, models: int, is_packed: bool
 ) -> None:
-    rule = TickRule(0.08, 0.15, HostLoad(call_s, call_s / 2, 4, 3), threads, models, is_packed)
+    rule = TickRule(0.08, 0.15, HostLoad(call_s, call_s / 2, cores=4, loops=3), threads, models, is_packed)
     more = replace(rule, load=replace(rule.load, call_s=1.5 * call_s))
     ticks = line_of_ticks(row_s)
     assert 1 <= more.calls(ticks, 100) <= rule.calls(ticks, 100) <= 100

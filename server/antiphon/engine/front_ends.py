@@ -267,10 +267,10 @@ class LocalFrontEnd:
 class FrontEndServer:
     """Front ends in other processes, on one event loop; each has a pool of every engine's leases.
 
-    ``on_dropped`` is called with the pool of a front end that has ended or no longer reads messages, after
-    its calls have ended. When its process has been reaped, :meth:`take_back` frees its leases; until then the
-    process may write to them. A front end may have hundreds of calls: each turn of the event loop ends calls,
-    or clears leases, for ``SETTLE_S``.
+    ``on_dropped`` is called at once with the pool of a front end that has ended or no longer reads messages.
+    When its process has been reaped, :meth:`take_back` frees its leases; until then the process may write to
+    them. A front end may have hundreds of calls: each turn of the event loop ends calls, or clears leases,
+    for ``SETTLE_S``.
     """
 
     def __init__(
@@ -406,9 +406,9 @@ class FrontEndServer:
             for each in connection.give_up(reason):
                 held.append(each)
                 yield
-            self._on_dropped(pool)
 
         self._do(end_calls())
+        self._on_dropped(pool)  # now: the pool may be another front end's before all calls have ended
 
     def _do(self, work: Iterator[None]) -> None:
         """Do work in steps, after all earlier work."""
