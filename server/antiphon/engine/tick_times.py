@@ -126,8 +126,11 @@ class TickRule:
         if load.cores >= 1:
             return True
         quota_s, sockets_s = load.cores * load.period_s, calls * (load.call_s + load.caller_s)
-        apart_s = self.models * (calls * tick_s(ticks, 1) + sockets_s)
-        together_s = self.models * (tick_s(ticks, calls) + sockets_s)
+        # A frame may wait for a whole tick of all rows before its own, unless a tick takes the ready rows.
+        rows, turns = (1, 1) if self.is_packed else (calls, 2)
+        threads = max(1, self.threads)
+        apart_s = self.models * (calls * threads * tick_s(ticks, rows) + sockets_s)
+        together_s = self.models * (turns * threads * tick_s(ticks, calls) + sockets_s)
         paused_s = math.ceil(together_s / quota_s) * (load.period_s - quota_s)
         frames = int(load.period_s / self.frame_s) + 1
         return frames * apart_s <= quota_s or paused_s + together_s <= 2 * self.limit_s
@@ -205,9 +208,10 @@ def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
 def next_rows(ticks: Sequence[TickTime], limit_s: float) -> int:
     """The number of ready rows to time next, at most ``GROWTH`` times the last one.
 
-    After one tick, it is the number that is in time even if a tick's time grows in proportion to its rows; at
-    least 2. Afterwards, it is the number where the line through the first and the last tick reaches the
-    limit. A quarter is added to the distance, so that one such number is mostly enough.
+    After one tick, or while ticks do not take longer, it is the number that is in time even if a tick's time
+    grows in proportion to its rows; at least 2. Otherwise, it is the number where the line through the first
+    and the last tick reaches the limit. A quarter is added to the distance, so that one such number is mostly
+    enough.
     """
     first, last = ticks[0], ticks[-1]
     gained_s = last.seconds - first.seconds
