@@ -230,22 +230,22 @@ VERSION = re.compile(r"\d[\w.+-]{0,40}")
 def running_antiphon(host: str, port: int) -> str:
     """The version and the URL of the Antiphon that answers at an address, as text; "" without one."""
     name = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    address = f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
     any_certificate = ssl.create_default_context()  # only the version is read
     any_certificate.check_hostname, any_certificate.verify_mode = False, ssl.CERT_NONE
     for scheme, tls in (("http", None), ("https", any_certificate)):
         with suppress(OSError, ValueError, RecursionError):
-            match json.loads(asyncio.run(_build_info(name, port, tls))):
+            match json.loads(asyncio.run(_build_info(name, port, tls, address))):
                 case {"name": "antiphon", "version": str(version)} if VERSION.fullmatch(version):
-                    shown = f"[{name}]" if ":" in name else name
-                    return f"antiphon {version} answers at {scheme}://{shown}:{port}"
+                    return f"antiphon {version} answers at {scheme}://{address}"
     return ""
 
 
-async def _build_info(name: str, port: int, tls: ssl.SSLContext | None) -> bytes:
+async def _build_info(name: str, port: int, tls: ssl.SSLContext | None, address: str) -> bytes:
     """The body of an HTTP response that is complete within ``ASK_S``, without its rest if it is too long."""
     async with asyncio.timeout(ASK_S):
         reader, writer = await asyncio.open_connection(name, port, ssl=tls)
-        writer.write(f"GET /api/build_info HTTP/1.0\r\nHost: {name}\r\n\r\n".encode())
+        writer.write(f"GET /api/build_info HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
         with closing(writer):
             try:
                 response = await reader.readexactly(MAX_ANSWER_BYTES)

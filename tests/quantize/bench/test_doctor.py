@@ -35,6 +35,7 @@ from antiphon_quantize.bench.doctor import (
     check_python,
     check_sound,
     check_text_model,
+    running_antiphon,
 )
 from antiphon_quantize.bench.player import TickTurn
 from antiphon_quantize.bench.slots import Found
@@ -121,6 +122,28 @@ def test_what_another_server_answers_is_not_printed(body: bytes) -> None:
         server.shutdown()
         thread.join()
     assert (found.state, found.remedy) == (DoctorState.MISSING, "choose another with --port")
+
+
+def test_an_address_of_ipv6_has_brackets_for_the_server_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str | None]()
+
+    class Other(Stranger):
+        body = b'{"name": "antiphon", "version": "1.2"}'
+
+        def do_GET(self) -> None:
+            asked.append(self.headers["Host"])
+            super().do_GET()
+
+    connect = asyncio.open_connection
+    monkeypatch.setattr(asyncio, "open_connection", lambda _, port, **how: connect("127.0.0.1", port, **how))
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        found = running_antiphon("::1", server.server_port)
+        server.shutdown()
+        thread.join()
+    assert asked == [f"[::1]:{server.server_port}"]
+    assert found == f"antiphon 1.2 answers at http://[::1]:{server.server_port}"
 
 
 @pytest.mark.parametrize("begin", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n", b"\x16\x03\x03"])
