@@ -407,8 +407,8 @@ class FrontEndServer:
                 held.append(each)
                 yield
 
+        self._on_dropped(pool)  # first: the pool may be another front end's before all calls have ended
         self._do(end_calls())
-        self._on_dropped(pool)  # now: the pool may be another front end's before all calls have ended
 
     def _do(self, work: Iterator[None]) -> None:
         """Do work in steps, after all earlier work."""
