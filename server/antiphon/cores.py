@@ -31,7 +31,8 @@ def core_time(cgroups: Path = CGROUPS, own_groups: Path = OWN_GROUPS) -> CoreTim
     A quota belongs to the process's control group or to any group around it, in version 1 or 2.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min([CoreTime(cores), *_quotas(cgroups, own_groups)])
+    quotas = [CoreTime(cores), *_quotas(cgroups, own_groups)]
+    return min(quotas, key=lambda one: (one.cores, -one.period_s))  # a longer period has longer pauses
 
 
 def _quotas(cgroups: Path, own_groups: Path) -> Iterator[CoreTime]:

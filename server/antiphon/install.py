@@ -31,7 +31,9 @@ def antiphon_command(arguments: str) -> str:
         return f"antiphon {arguments}"
     with suppress(OSError, ValueError):  # no working directory, or the script is not below it
         script = script.relative_to(Path.cwd())
-    path = str(script) if script.parent.name else f"./{script}"  # a shell looks for a bare name on PATH only
+    path = (
+        str(script) if len(script.parts) > 1 else f"./{script}"
+    )  # a shell looks for a bare name on PATH only
     return f"{shlex.quote(path)} {arguments}"
 
 

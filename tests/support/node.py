@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,12 +97,13 @@ def run_node_tests(paths: Sequence[Path], env: Mapping[str, str], timeout_s: flo
     options = {"cwd": ROOT, "env": dict(env), "start_new_session": True}
     with started(command, **options, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         try:
-            report = process.communicate(timeout=timeout_s)[0].decode()
+            report = process.communicate(timeout=timeout_s)[0].decode(errors="replace")
         except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-            report = process.communicate()[0].decode()
+            report = process.communicate()[0].decode(errors="replace")
             return NodeRun(False, 0, f"not done within {timeout_s:g} s:\n{report}")
     counts = {name: int(count) for name, count in re.findall(r"^# (tests|skipped|todo) (\d+)", report, re.M)}
     is_whole = counts.get("tests", 0) > 0 and counts.get("skipped") == counts.get("todo") == 0

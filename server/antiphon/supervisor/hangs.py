@@ -20,8 +20,8 @@ class Hangs:
     """The seconds for which each engine has been silent or stuck while another engine answered and worked.
 
     Other seconds do not count. A stall of the whole machine therefore finds no engine, even if one engine
-    resumes before another. An engine that hangs is found within ``ENGINE_SILENT_S / p`` seconds if another
-    engine works for a share p of the time.
+    resumes before another. If another engine works for a share p of the time, a silent engine is found within
+    ``ENGINE_SILENT_S / p`` seconds, and an engine that reports a stuck step within ``STUCK_S / p``.
     """
 
     def __init__(self) -> None:

@@ -56,7 +56,7 @@ HEAD_S: Final = 1.0
 """Seconds for the first complete request of a connection, when others need its place."""
 
 FILE_KINDS: Final = frozenset({PipelineKind.STT, PipelineKind.TTS})
-"""Models whose requests read or write files of FFmpeg's formats on the event loop."""
+"""Models whose requests read or write files of FFmpeg's formats."""
 
 MAX_LINKS: Final = 256
 """Most connections that other front ends pass to this one; a further one resumes no call."""
