@@ -200,7 +200,7 @@ def rows_in_time(ticks: Sequence[TickTime], limit_s: float) -> int:
     for tick in ticks:
         if tick.seconds > limit_s:
             share = (limit_s - rows_s) / (tick.seconds - rows_s)
-            return max(rows, int(rows + share * (tick.rows - rows)))
+            return max(rows, int(rows + share * (tick.rows - rows) + 1e-9))  # 32, not 31.999...
         rows, rows_s = tick.rows, tick.seconds
     return rows
 
