@@ -7,12 +7,10 @@ import pytest
 from tests.docs.blocks import Block, read_blocks
 from tests.repo.tracked import ROOT, tracked_files
 
-TESTED_THERE = {"docs/manifest.md"}
-"""tests/models/test_manifest.py runs its snippet."""
 SHOWN = [
     (name, block)
     for name in (str(path.relative_to(ROOT)) for path in tracked_files() if path.suffix == ".md")
-    if name.startswith(("docs/", "README")) and name not in TESTED_THERE
+    if name.startswith(("docs/", "README"))
     for block in read_blocks(ROOT / name)
     if block.language in ("python", "javascript", "html")
 ]

@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.errors import CheckpointFormatError
+from antiphon.models.catalog import load_checkpoint
+from antiphon.models.checkpoint import describe
 from antiphon.models.manifest import (
     BackendFormat,
     CodecEntry,
@@ -225,14 +227,12 @@ def test_documented_example_reads_and_shows_every_key() -> None:
         }
 
 
-def test_documented_snippet_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (snippet,) = blocks("python")
-    exec(compile(snippet, "docs/manifest.md", "exec"), {})
-    assert capsys.readouterr().out.splitlines() == [
-        "duplex mimi.safetensors 9",
-        "['config', 'lm', 'mimi', 'mimi_config', 'onnx.decode', 'onnx.depformer', 'onnx.encode', 'onnx.lm', "
-        "'tokenizer']",
-    ]
+def test_a_built_in_model_is_described() -> None:
+    checkpoint = load_checkpoint("tiny")
+    assert (checkpoint.spec.kind, checkpoint.file("mimi").name) == ("duplex", "mimi.safetensors")
+    assert checkpoint.verify() == 9
+    graphs = {f"onnx.{name}" for name in ("encode", "decode", "lm", "depformer")}
+    assert set(describe(checkpoint).files) == {"config", "lm", "mimi", "mimi_config", "tokenizer"} | graphs
 
 
 def test_file_ends_with_a_newline_and_keeps_other_letters(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ NOTHING: Final = FramesUsed(0, 0)
 
 
 class ResumeState(StrEnum):
-    """The states of a resumable call; docs/engine.md draws :data:`TRANSITIONS`."""
+    """The states of a resumable call, between which :data:`TRANSITIONS` are possible."""
 
     ATTACHED = "attached"  # it has a connection
     DETACHED = "detached"  # it has no connection, and its row waits
