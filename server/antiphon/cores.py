@@ -44,10 +44,9 @@ def _quotas(cgroups: Path, own_groups: Path) -> Iterator[CoreTime]:
                 words = [_read(place / "cpu.cfs_quota_us"), _read(place / "cpu.cfs_period_us")]
             else:
                 words = (_read(place / "cpu.max") or "").split()
+            # Without a limit the file has "max", or -1.
             if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
-                yield CoreTime(
-                    int(words[0]) / int(words[1]), int(words[1]) / 1e6
-                )  # without a limit the file has "max", or -1
+                yield CoreTime(int(words[0]) / int(words[1]), int(words[1]) / 1e6)
 
 
 def _groups(own_groups: Path) -> Iterator[tuple[str, str]]:

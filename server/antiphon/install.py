@@ -31,9 +31,8 @@ def antiphon_command(arguments: str) -> str:
         return f"antiphon {arguments}"
     with suppress(OSError, ValueError):  # no working directory, or the script is not below it
         script = script.relative_to(Path.cwd())
-    path = (
-        str(script) if len(script.parts) > 1 else f"./{script}"
-    )  # a shell looks for a bare name on PATH only
+    # A shell looks for a bare name on the PATH only.
+    path = str(script) if len(script.parts) > 1 else f"./{script}"
     return f"{shlex.quote(path)} {arguments}"
 
 
