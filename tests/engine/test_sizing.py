@@ -262,7 +262,7 @@ def test_tts_rows_cannot_be_timed_without_a_text() -> None:
     assert workshop.made[-1].steps == []
 
 
-@pytest.mark.parametrize(("call_s", "rows", "is_told"), [(0.0, 14, False), (0.001, 10, True)])
+@pytest.mark.parametrize(("call_s", "rows", "is_told"), [(0.0, 14, False), (0.001, 9, True)])
 def test_rows_of_tts_by_the_time_of_one_next_to_sockets(call_s: float, rows: int, is_told: bool) -> None:
     load = HostLoad(call_s, call_s / 2, cores=1, loops=1)
 

@@ -294,7 +294,9 @@ def _timed(
             backend = _remake(backend, factory, fitting if is_packed else min(max(first, rows), fitting))
             is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < backend.info.slots
             age(backend)
-        ticks.append(measure_tick(backend, rows if is_packed else backend.info.slots, clock))
+        rows = rows if is_packed else backend.info.slots
+        calls = calls_in_time(rows, reserve_fraction=config.tick_reserve_fraction)
+        ticks.append(measure_tick(backend, rows, clock, calls))
     slots = replace(rule, is_packed=is_packed).calls(ticks, fitting)
     Log(__name__).debug(
         "slots chosen",

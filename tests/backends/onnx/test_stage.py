@@ -174,6 +174,17 @@ def given(monkeypatch: pytest.MonkeyPatch, ms: dict[ThreadMode, float]) -> list[
     return asked
 
 
+def test_without_a_choice_runs_are_timed_only_where_windows_need_their_cost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = given(monkeypatch, {ThreadMode.SLEEPING: 2.0})
+    packed, lying = stage_of("decode"), stage_of("lm")
+    packed.warm_up((1, 2, 4, 7))
+    assert (packed.is_packed, asked) == (True, [])
+    lying.warm_up((1, 2, 4, 7))
+    assert (lying.is_packed, asked) == (False, [{ThreadMode.SLEEPING}])
+
+
 def test_a_second_copy_of_the_weights_that_serves_no_parts_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     ms = {ThreadMode.SLEEPING: 2.0, ThreadMode.PARTS: 3.0}
     given(monkeypatch, ms)
@@ -229,7 +240,7 @@ def test_threads_spin_where_that_was_clearly_faster(
         stage.allocate(ROWS - 2)
         stage.warm_up((1, 2, 4, 5))  # with other rows, in the way that was chosen
         assert stage.is_spinning is is_spinning
-        assert asked == [set(ThreadMode), {ThreadMode.SPINNING if is_spinning else ThreadMode.SLEEPING}]
+        assert asked == [set(ThreadMode)]
         stage.allocate(ROWS)
         assert run(stage)[-1].shape == (5, 1920)
 
@@ -251,7 +262,7 @@ def test_a_graph_that_a_machine_may_hold_once_is_not_opened_twice(monkeypatch: p
     opener = opener_of("decode", 2, spin=None)
     stage = Stage(opener.open(spin=False), load_checkpoint("tiny").graphs["decode"], ROWS, opener)
     stage.warm_up((1, 2))
-    assert (stage.is_spinning, asked) == (False, [{ThreadMode.SLEEPING}])
+    assert (stage.is_spinning, asked) == (False, [])
 
 
 def test_a_second_session_that_cannot_be_opened_is_done_without(
@@ -266,7 +277,7 @@ def test_a_second_session_that_cannot_be_opened_is_done_without(
         stage = Stage(opener.open(spin=False), load_checkpoint("tiny").graphs["decode"], ROWS, opener)
         monkeypatch.setattr(sessions, "open_session", full)
         stage.warm_up((1, 2))
-        assert (stage.is_spinning, stage.split_from, asked) == (False, None, [{ThreadMode.SLEEPING}])
+        assert (stage.is_spinning, stage.split_from, asked) == (False, None, [])
         assert stage.spare_bytes == FILE_BYTES
         assert run(stage)[-1].shape == (5, 1920)
     assert caplog.text.count("graph not opened twice") == 2

@@ -175,7 +175,8 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
     """Time runs over ``counts`` of ``slots`` rows, alternating, so that other load affects every mode
     equally.
 
-    A single mode is timed once at each of a few row counts, which is enough to compute its cost.
+    A single mode is timed at a few row counts, which is enough to compute its cost. The first run at a count
+    is slower, so every count is timed at least ``LEAST_TURNS`` times.
 
     Modes alternate over different rows, as far as possible, so that rings are read from memory and not from a
     cache, as in a call. Each round begins with another mode. Rows are bound before the timing.
@@ -196,7 +197,7 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
                 start_s = time.perf_counter()
                 run()
                 times[mode][count].append(1000.0 * (time.perf_counter() - start_s))
-        if not is_choice or (turn + 1 >= LEAST_TURNS and time.perf_counter() - begin_s > TRIAL_S):
+        if turn + 1 >= LEAST_TURNS and (not is_choice or time.perf_counter() - begin_s > TRIAL_S):
             break
     return times
 

@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from antiphon.backends.base import IntArray
-from antiphon.backends.onnx.autotune import Choice, Prepare, RunCost, ThreadMode, cut, load, split, time_modes
+from antiphon.backends.onnx.autotune import (
+    FEW_COUNTS,
+    Choice,
+    Prepare,
+    RunCost,
+    ThreadMode,
+    cut,
+    load,
+    split,
+    time_modes,
+)
 from antiphon.backends.onnx.graph import Graph, RowState
 from antiphon.backends.onnx.sessions import Opener, SplitSession, onnxruntime
 from antiphon.models.manifest import Array, GraphFormat
@@ -108,7 +118,7 @@ class Stage:
         return True
 
     def warm_up(self, counts: Sequence[int]) -> None:
-        """Run over 1, 2, ... rows, after which no row is fresh, and measure the cost of runs.
+        """Run over 1, 2, ... rows, after which no row is fresh, and measure the cost of runs, if it is used.
 
         Each measurement uses rows that were not just run, so that rings are read from memory, as in a call.
         The cost of a run is that of the fastest one, because sockets that share the threads' cores slow the
@@ -125,6 +135,11 @@ class Stage:
         if self._split is not None:
             threads = self._split.threads
             runs[ThreadMode.PARTS] = lambda window: self.graph.prepare_split(cut([window], threads))
+        if self.is_packed and len(runs) == 1:  # without windows, the cost of a run is not used
+            for count in (self.slots, *counts[:FEW_COUNTS]):
+                self.graph.prepare(range(count))()
+            self._is_chosen = True
+            return
         with load(self.threads):
             choice = Choice.by(time_modes(runs, self.slots, counts))
         self.cost, self.is_spinning = choice.cost, choice.is_spinning
