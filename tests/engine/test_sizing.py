@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -254,6 +255,15 @@ def test_the_cpu_has_the_memory_of_the_host() -> None:
     assert Workshop({"weights": 0, "state_per_row": 1 << 10}).size() == 64
     with pytest.raises(ConfigError, match="not even one row fits"):
         Workshop({"weights": 0, "state_per_row": 1 << 60}).size()
+
+
+def test_ready_rows_are_timed_apart_as_those_of_calls_are() -> None:
+    workshop = Workshop(
+        {"total": 1000, "weights": 0, "state_per_row": 10}, step_s=lambda rows: 0.001 + 0.003 * rows
+    )
+    workshop.size()
+    timed = [np.diff(step.rows) for made in workshop.made for step in made.steps if step.count > 2]
+    assert any(gaps.max() > 1 for gaps in timed)
 
 
 def test_tts_rows_cannot_be_timed_without_a_text() -> None:

@@ -239,7 +239,8 @@ class Resizable(Protocol):
         """
 
     def choose_threads(self) -> None:
-        """Measure with the current rows how ticks best use several threads; the choice outlasts every resize.
+        """Measure with the current rows how ticks best use several threads, and the cost of their runs; both
+        outlast every resize.
 
         Without this call ``warm_up`` chooses; it may also change how many rows a tick needs to be divided
         into parts.

@@ -286,7 +286,7 @@ def _timed(
     each number of rows that is timed.
     """
     age(backend)
-    ticks, is_packed = [measure_tick(backend, 1, clock)], False
+    ticks, is_packed = [measure_tick(backend, 1, clock, 1)], False
     while ticks[-1].seconds <= rule.limit_s and ticks[-1].rows < fitting:
         slots = backend.info.slots
         rows = min(next_rows(ticks, rule.limit_s), slots if ticks[-1].rows < slots else fitting)

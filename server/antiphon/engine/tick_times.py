@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from antiphon.backends.base import Backend, Resizable, StepInputs
+from antiphon.backends.base import Backend, IntArray, Resizable, StepInputs
 from antiphon.backends.stopwatch import StepClock
 
 LOOP_SHARE: Final = 0.85
@@ -18,10 +18,10 @@ LOOP_SHARE: Final = 0.85
 (docs/benchmarks/server.md).
 """
 
-BESIDE_CALLS: Final = 1.3
-"""A tick's time during calls, in multiples of the shortest measured one without: sockets share caches and,
-in one process, the interpreter, and a shared machine is not always equally fast. Minutes of 14 to 24 calls of
-``tiny`` took 1.02 to 1.29 times as long.
+BESIDE_CALLS: Final = 1.25
+"""A tick's time on a CPU during calls, in multiples of the shortest measured one without: sockets share
+caches and, in one process, the interpreter, and a shared machine is not always equally fast. With 1.1, p99
+was above 80 ms in four of five minutes of ``tiny`` (docs/benchmarks/server.md).
 """
 
 UNTIMED_STEPS: Final = 2
@@ -234,15 +234,22 @@ def age(backend: Backend) -> None:
         backend.age(AGED_FRAMES if lm is None else max(AGED_FRAMES, lm.context))
 
 
-def measure_tick(backend: Backend, rows: int, clock: StepClock, calls: int = 0) -> TickTime:
-    """Time the tick of an aged backend over ``rows`` ready rows, which are any of the rows of ``calls``
-    calls, as at random phases: a backend may need more time for rows that are apart.
+def ready_among(calls: int, rows: int) -> IntArray:
+    """Draw ``rows`` ready rows, int32, ascending, from the rows of ``calls`` calls; the draw is always the
+    same.
+    """
+    drawn = np.random.default_rng(0).choice(max(rows, calls), rows, replace=False)
+    return np.sort(drawn).astype(np.int32)
+
+
+def measure_tick(backend: Backend, rows: int, clock: StepClock, calls: int) -> TickTime:
+    """Time the tick of an aged backend over ``rows`` ready rows, drawn once from the rows of ``calls`` calls:
+    a backend may need more time for rows that are apart.
     """
     threads = backend.info.cpu_threads
     untimed, timed = (0, CPU_STEPS) if threads else (UNTIMED_STEPS, TIMED_STEPS)
-    rng, among = np.random.default_rng(0), max(rows, min(calls, backend.info.slots))
-    noise = rng.standard_normal((rows, backend.info.spec.frame_samples), np.float32)
-    ready = np.sort(rng.choice(among, rows, replace=False)).astype(np.int32)
+    noise = np.random.default_rng(0).standard_normal((rows, backend.info.spec.frame_samples), np.float32)
+    ready = ready_among(min(calls, backend.info.slots), rows)
     inputs = StepInputs(ready, np.zeros(rows, np.bool_), 0.1 * noise)
     seconds = [clock.seconds(partial(backend.step, inputs), threads) for _ in range(untimed + timed)]
     # The minimum: a disturbance at the start must not reduce the server's slots for its whole life.

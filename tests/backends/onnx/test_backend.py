@@ -214,8 +214,23 @@ def test_threads_are_chosen_with_some_rows_and_kept_with_others(monkeypatch: pyt
     asked.clear()
     alone = make(load_checkpoint("echo"), slots=4, threads=1)
     assert not alone.info.chooses_threads
-    alone.choose_threads()  # one thread has no choice
+    alone.choose_threads()  # one thread has no choice, and packed stages have no windows
     assert asked == []
+
+
+def test_the_cost_of_windows_is_known_before_ticks_are_timed() -> None:
+    """The ready rows of a timed tick are apart: without the cost of a run, no gap would be bridged."""
+    backend = make(load_checkpoint("tiny"), slots=1, threads=1)
+    assert backend.info.chooses_threads
+    backend.resize(8)
+    backend.choose_threads()
+    lm = executor_of(backend).stages["lm"]
+    measured = lm.cost
+    assert measured.run_ms + measured.row_ms not in (0.0, 1.0)
+    backend.resize(5)
+    backend.warm_up(lambda *_: None)
+    assert lm.cost == measured
+    backend.close()
 
 
 @pytest.mark.parametrize(("spin", "timed"), [(False, []), (True, []), (None, [4, 4])])

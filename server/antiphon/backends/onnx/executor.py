@@ -151,7 +151,7 @@ class OnnxRows:
         return max(sum(map(len, stage.windows(rows, is_fixed=is_fixed))) for stage in stages)
 
     def warm_up(self, progress: Progress) -> None:
-        """Run each stage at several sizes, which allocates its memory and measures its runs."""
+        """Run each stage at several sizes, which allocates its memory, and measure costs that are used."""
         for done, (name, stage) in enumerate(self.stages.items()):
             progress(done, len(self.stages), name)
             stage.warm_up(row_counts(stage.slots))
@@ -162,9 +162,9 @@ class OnnxRows:
         self.facts = replace(self.facts, memory={**self.facts.memory, "weights": weights}, threads=threads)
 
     def choose_threads(self) -> None:
-        """For each stage with a choice, choose how it runs with the current number of rows."""
+        """Choose how each stage runs with the current number of rows, and measure the cost of its runs."""
         for stage in self.stages.values():
-            if stage.has_choice:
+            if stage.is_timed:
                 stage.warm_up(row_counts(stage.slots))
 
     def reset(self, rows: Sequence[int] | IntArray) -> None:

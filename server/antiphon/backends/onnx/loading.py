@@ -99,7 +99,7 @@ def make(
         versions={"onnxruntime": onnxruntime.__version__},
         memory={"weights": sum(stage.weight_bytes for stage in made.values())},
         cpu_threads=cpu_threads if name == "cpu" else 0,
-        chooses_threads=any(stage.has_choice for stage in made.values()),
+        chooses_threads=any(stage.is_timed for stage in made.values()),
     )
     if is_pocket:
         return UtteranceBackend(

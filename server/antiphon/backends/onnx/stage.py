@@ -45,8 +45,9 @@ class Stage:
     copied back. If a row has more state, the state remains in place and the graph runs over windows of
     neighbouring rows; idle rows in a window do not advance. ``cost`` decides which gaps a window bridges.
     With at least ``split_from`` rows the windows are cut into one part per thread, and the parts run at the
-    same time. ``is_spinning``: threads keep their cores while they wait within a run. The stage measures to
-    choose ``cost`` and, with an ``opener``, the other two; it decides once whether to spin and to use parts.
+    same time. ``is_spinning``: threads keep their cores while they wait within a run. The stage measures
+    ``cost``, unless it is packed without a choice, and chooses the other two with an ``opener``; it decides
+    once whether to spin and to use parts.
     """
 
     def __init__(
@@ -122,9 +123,8 @@ class Stage:
 
         Each measurement uses rows that were not just run, so that rings are read from memory, as in a call.
         The cost of a run is that of the fastest one, because sockets that share the threads' cores slow the
-        others. The first call chooses the mode by medians; later calls measure only the chosen mode. If the
-        chosen mode uses parts, later calls measure ``split_from`` again; the former value stays if parts are
-        then slower.
+        others. The first call chooses the mode by medians. If the chosen mode uses parts, later calls measure
+        it and ``split_from`` again; the former value stays if parts are then slower.
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a flag, a top-1: valid input for every graph
@@ -135,10 +135,9 @@ class Stage:
         if self._split is not None:
             threads = self._split.threads
             runs[ThreadMode.PARTS] = lambda window: self.graph.prepare_split(cut([window], threads))
-        if self.is_packed and len(runs) == 1:  # without windows, the cost of a run is not used
+        if len(runs) == 1 and (self.is_packed or self._is_chosen):  # no choice, and no cost to measure
             for count in (self.slots, *counts[:FEW_COUNTS]):
                 self.graph.prepare(range(count))()
-            self._is_chosen = True
             return
         with load(self.threads):
             choice = Choice.by(time_modes(runs, self.slots, counts))
@@ -181,6 +180,11 @@ class Stage:
         """Whether threads can be used in more than one way: with or without parts, spinning or sleeping."""
         opener = self._opener
         return opener is not None and (opener.pool is not None or opener.spin is None)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether :meth:`warm_up` measures: there is a choice, or windows need the cost of a run."""
+        return self.has_choice or not self.is_packed
 
     @property
     def threads(self) -> int:
