@@ -146,10 +146,10 @@ def line_of_ticks(row_s: float) -> list[TickTime]:
 @pytest.mark.parametrize(
     ("threads", "models", "calls", "slowdown"),
     [
-        (1, 1, 40, 1.25),  # 0.6 of a core: the other one is free
-        (1, 1, 100, 2.5),  # 1.5 cores: half of a core is taken from the tick
-        (2, 1, 40, 3.125),  # 0.6 of a core, for which both threads wait
-        (1, 3, 10, 3.75 / 0.55),  # 0.45 of a core, for which three threads on two cores wait
+        (1, 1, 40, 1.3),  # 0.6 of a core: the other one is free
+        (1, 1, 100, 2.6),  # 1.5 cores: half of a core is taken from the tick
+        (2, 1, 40, 3.25),  # 0.6 of a core, for which both threads wait
+        (1, 3, 10, 3.3 / 0.55),  # 0.45 of a core, for which three threads on two cores wait
         (0, 1, 40, 1.0),
     ],
 )
@@ -169,9 +169,9 @@ def test_sockets_leave_fewer_calls_than_ticks_alone_would_allow() -> None:
     ticks = line_of_ticks(0.00087)
     quiet = TickRule(0.08, 0.15, threads=2)
     assert quiet.calls(ticks, 256) == 91
-    assert replace(quiet, load=LOAD).calls(ticks, 256) == 34
-    assert replace(quiet, load=LOAD, threads=1).calls(ticks, 256) == 69
-    assert replace(quiet, load=LOAD, is_packed=False).calls(ticks, 256) == 21
+    assert replace(quiet, load=LOAD).calls(ticks, 256) == 33
+    assert replace(quiet, load=LOAD, threads=1).calls(ticks, 256) == 68
+    assert replace(quiet, load=LOAD, is_packed=False).calls(ticks, 256) == 20
 
 
 ROWS = st.builds(lambda first, row: (first * 0.001, row * 0.0001), st.integers(0, 3), st.integers(1, 20))
@@ -266,7 +266,7 @@ def test_a_tick_of_one_row_that_sockets_make_too_long_leaves_one_call() -> None:
     ticks = line_of_ticks(0.033)
     quiet = TickRule(0.08, 0.15, threads=1)
     assert quiet.calls(ticks, 256) == 2
-    assert replace(quiet, load=LOAD).calls(ticks, 256) == 1, "41 ms, the limit is 34"
+    assert replace(quiet, load=LOAD).calls(ticks, 256) == 1, "43 ms, the limit is 34"
     full = HostLoad(call_s=0.04, caller_s=0.0, cores=8, loops=1)
     assert replace(quiet, load=full).calls(line_of_ticks(0.001), 256) == 1, (
         "two calls take a whole event loop"
