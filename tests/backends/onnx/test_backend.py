@@ -221,6 +221,7 @@ def test_threads_are_chosen_with_some_rows_and_kept_with_others(monkeypatch: pyt
 def test_the_cost_of_windows_is_known_before_ticks_are_timed() -> None:
     """The ready rows of a timed tick are apart: without the cost of a run, no gap would be bridged."""
     backend = make(load_checkpoint("tiny"), slots=1, threads=1)
+    assert isinstance(backend, HostBackend)
     assert backend.info.chooses_threads
     backend.resize(8)
     backend.choose_threads()
