@@ -25,7 +25,7 @@ was above 80 ms in four of five minutes of ``tiny``; with 1.25 in one of five, w
 """
 
 BESIDE_MODELS: Final = 1.1
-"""The same if several models take turns: their ticks rarely all coincide, as the rule assumes."""
+"""The same for several models: the rule already counts all their ticks at once, which is rare."""
 
 UNTIMED_STEPS: Final = 2
 TIMED_STEPS: Final = 5
