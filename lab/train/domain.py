@@ -188,13 +188,14 @@ class Domain:
         self._trained_halves = frozenset(_shape(half) for halves in cut for half in halves)
 
     @cached_property
-    def _questions(self) -> frozenset[str]:
-        return frozenset(
-            phrase.format(**fact.slots)
+    def _questions(self) -> Mapping[str, Turn]:
+        turns = (
+            self._turn(intent, phrase, fact, is_held_out=phrase in ways.held_out)
             for intent, ways in PHRASINGS.items()
             for fact in self.facts[intent]
             for phrase in ways.all
         )
+        return {turn.question: turn for turn in turns}
 
     def answers(self) -> list[str]:
         """Return every sentence that the talker may say, including the refusal."""
@@ -207,6 +208,14 @@ class Domain:
     def is_question(self, text: str) -> bool:
         """Return whether a text is a question of the domain, held out or not."""
         return text in self._questions
+
+    def turn(self, question: str) -> Turn:
+        """Return the turn of a question of the domain.
+
+        Raises:
+            KeyError: it is none.
+        """
+        return self._questions[question]
 
     def draw(self, rng: random.Random, intent: str | None = None) -> Turn:
         """Draw a question in one of the training phrasings."""

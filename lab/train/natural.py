@@ -2,6 +2,8 @@
 
 Usage: python -m lab.train.natural --material out/material --shards 40 --out out/train/natural
 
+For a talker: --mix talker, and some shards of --mix short, which has the page's questions.
+
 The shards are those of lab.train.questions, with the start of every word. A quarter of the turns are spoken
 by Kokoro's voices, single or mixed in pairs, at 0.8 to 1.3 times their speed, a third modified by another
 throat; its voices of seven other languages speak utterances to be refused. The others are spoken by hibari in
@@ -16,7 +18,9 @@ import random
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -40,16 +44,42 @@ SPEEDS: Final = (0.8, 1.3)
 MIXED_SHARE: Final = 0.3
 BENT_SHARE: Final = 0.3
 HIBARI_SHARE: Final = 0.75
-"""Share of the training's English turns spoken by hibari."""
+"""Share of the training's English turns spoken by hibari, by default."""
 BRITISH_SHARE: Final = 0.35
 """Share of hibari's turns in its British accent."""
-HALF_SHARE, WORDS_SHARE, LIST_SHARE, ANSWER_SHARE, OUTSIDE_SHARE = 0.05, 0.2, 0.15, 0.1, 0.2
-"""Shares of the training's utterances: halves of questions, words in random order, lists of numbers, answers
-read aloud, speech outside the domain.
 
-The tests have neither random words nor lists or answers. With 0.1 of words and 0.3 outside the domain a
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Shares of a training's utterances; the others are questions.
+
+    Halves of questions, words in random order, lists of numbers, answers read aloud, speech outside the
+    domain. With ``questions``, all utterances are drawn from these.
+    """
+
+    half: float = 0.0
+    words: float = 0.0
+    lists: float = 0.0
+    answers: float = 0.0
+    outside: float = 0.0
+    questions: tuple[str, ...] = ()
+
+
+RECOGNISER: Final = Mix(half=0.05, words=0.2, lists=0.15, answers=0.1, outside=0.2)
+"""The tests have neither random words nor lists or answers. With 0.1 of words and 0.3 outside the domain a
 recogniser took unknown phrasings for speech outside the domain.
 """
+SHORT: Final = Mix(
+    questions=(
+        *("what is your name", "what is five plus four", "what is two plus three", "what is two plus two"),
+        *("what colour is snow", "what colour is a tomato", "what colour is the sun", "what colour is grass"),
+        *("what does a cat say", "what does a cow say", "what does a dog say", "what comes after monday"),
+    )
+)
+"""The questions of the page, and some like them."""
+MIXES: Final[Mapping[str, Mix]] = MappingProxyType(
+    {"recogniser": RECOGNISER, "talker": Mix(half=0.06, words=0.12, outside=0.22), "short": SHORT}
+)
 LIST: Final = "list"
 """Intent of a list: one to five numbers or words, with pauses between them."""
 ABROAD_SHARE: Final = 0.3
@@ -61,17 +91,22 @@ LOUDNESS: Final = 0.1
 class Planner:
     """A source of random turns and their voices, for training or for the tests."""
 
-    def __init__(self, held_out: bool = False) -> None:
+    def __init__(
+        self, held_out: bool = False, mix: Mix = RECOGNISER, hibari_share: float = HIBARI_SHARE
+    ) -> None:
         self._domain, self._outside, self._held_out = Domain(), Outside(held_out), held_out
+        self._mix, self._hibari_share = mix, hibari_share
         self._answers = self._domain.answers()
         self._english = tuple(name for language in ENGLISH for name in voices(language, held_out=held_out))
 
     def draw(self, rng: random.Random, intent: str | None = None) -> tuple[Turn, Voice]:
         """Draw a turn and its voice, optionally of one intent."""
+        if self._mix.questions:
+            return self._domain.turn(rng.choice(self._mix.questions)), self._english_voice(rng)
         kind = 1.0 if intent else rng.random()
-        if kind < OUTSIDE_SHARE:
+        if kind < self._mix.outside:
             return self.draw_outside(rng)
-        return self._in_the_domain(rng, kind - OUTSIDE_SHARE, intent), self._english_voice(rng)
+        return self._in_the_domain(rng, kind - self._mix.outside, intent), self._english_voice(rng)
 
     def draw_outside(self, rng: random.Random) -> tuple[Turn, Voice]:
         """Draw speech outside the domain, in English or in a language with a voice."""
@@ -83,15 +118,16 @@ class Planner:
                 return turn, self._english_voice(rng)
 
     def _in_the_domain(self, rng: random.Random, kind: float, intent: str | None) -> Turn:
-        if kind < HALF_SHARE:
+        mix = self._mix
+        if kind < mix.half:
             return self._domain.draw_half(rng, is_held_out=self._held_out)
         if self._held_out:
             return self._domain.draw_held_out(rng, intent or rng.choice(list(PHRASINGS)))
-        if kind < HALF_SHARE + WORDS_SHARE:
+        if kind < mix.half + mix.words:
             return self._domain.draw_words(rng)
-        if kind < HALF_SHARE + WORDS_SHARE + LIST_SHARE:
+        if kind < mix.half + mix.words + mix.lists:
             return self._list(rng)
-        if kind < HALF_SHARE + WORDS_SHARE + LIST_SHARE + ANSWER_SHARE:
+        if kind < mix.half + mix.words + mix.lists + mix.answers:
             return Turn("words", rng.choice(self._answers), "", False)
         return self._domain.draw(rng, intent)
 
@@ -112,7 +148,7 @@ class Planner:
         return turn, self._voice(rng, spoken[language])
 
     def _english_voice(self, rng: random.Random) -> Voice:
-        if self._held_out or rng.random() >= HIBARI_SHARE:
+        if self._held_out or rng.random() >= self._hibari_share:
             return self._voice(rng, self._english)
         accent = ENGLISH[rng.random() < BRITISH_SHARE]
         return Voice(hibari.PROGRAM, accent, round(160 * rng.uniform(*SPEEDS)), throat=Throat.drawn(rng))
@@ -144,10 +180,16 @@ Engines = Mapping[str, Kokoro | Hibari]
 
 
 def make_shard(
-    path: Path, seed: int, engines: Engines, *, held_out: bool, utterances: int = UTTERANCES_PER_SHARD
+    path: Path,
+    seed: int,
+    engines: Engines,
+    *,
+    planner: Planner,
+    kind: str = "train",
+    utterances: int = UTTERANCES_PER_SHARD,
 ) -> float:
-    """Write one shard; returns the length of its speech in seconds."""
-    rng, planner = random.Random(f"natural-{'test' if held_out else 'train'}-{seed}"), Planner(held_out)
+    """Write one shard; returns the length of its speech in seconds. Each ``kind`` has its own seeds."""
+    rng = random.Random(f"natural-{kind}-{seed}")
     plans = [planner.draw(rng) for _ in range(utterances)]
     return write_shard(path, [spoken(engines[voice.program], turn, voice) for turn, voice in plans])
 
@@ -162,6 +204,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--utterances", type=int, default=UTTERANCES_PER_SHARD, help="of a shard [%(default)s]"
     )
+    parser.add_argument(
+        "--mix", choices=MIXES, default="recogniser", help="what is said in training [%(default)s]"
+    )
+    parser.add_argument(
+        "--hibari",
+        type=float,
+        default=HIBARI_SHARE,
+        metavar="SHARE",
+        help="of the English turns of training that hibari speaks [%(default)s]",
+    )
     parser.add_argument("--held-out", action="store_true", help="voices and turns that training never hears")
     parser.add_argument("--part", default="0/1", help="this process's share: I/N")
     parser.add_argument("--out", type=Path, required=True)
@@ -174,12 +226,15 @@ def main(argv: list[str] | None = None) -> int:
         kokoro.PROGRAM: Kokoro(material.kokoro, options.threads),
         hibari.PROGRAM: Hibari(material.hibari, options.threads),
     }
+    mix = RECOGNISER if options.held_out else MIXES[options.mix]
+    planner = Planner(options.held_out, mix, options.hibari)
+    kind = "test" if options.held_out else {"recogniser": "train"}.get(options.mix, options.mix)
     start_s = time.monotonic()
     for seed in range(options.shards)[share::shares]:
         path = options.out / f"{seed:04d}.npz"
         if not path.exists():
             seconds = make_shard(
-                path, seed, engines, held_out=options.held_out, utterances=options.utterances
+                path, seed, engines, planner=planner, kind=kind, utterances=options.utterances
             )
             sys.stderr.write(f"{path.name}: {seconds:.0f} s of speech, {time.monotonic() - start_s:.0f} s\n")
     return 0

@@ -55,7 +55,7 @@ def further(settings: Settings) -> Settings:
 
     At 6 sums a step it forgot some.
     """
-    return replace(settings, sums=12, voice_every_steps=4, head_alone_steps=150)
+    return replace(settings, sums=12, voice_every_steps=2, head_alone_steps=150)
 
 
 def many_times(settings: Settings, rows: int) -> Settings:

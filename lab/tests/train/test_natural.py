@@ -16,11 +16,12 @@ from lab.train import natural
 from lab.train.domain import Turn
 from lab.train.kokoro import STEP_SAMPLES, STYLES, Kokoro, phonemes, spoken_together
 from lab.train.material import DURATIONS, Material
-from lab.train.natural import HIBARI_SHARE, LIST, LIST_SHARE, SPEEDS, Planner, spoken
+from lab.train.natural import HIBARI_SHARE, LIST, MIXES, RECOGNISER, SHORT, SPEEDS, Planner, spoken
 from lab.train.outside import ABROAD
 from lab.train.questions import read_shard
 from lab.train.synthetic_voices import SAMPLE_RATE, Voice
 from lab.train.word_times import Listener
+from tests.support.ask import QUESTIONS
 
 LASTING = 4
 """Steps of every phoneme in the graph below."""
@@ -115,11 +116,28 @@ def test_a_list_has_commas_between_its_words(kokoro: Kokoro, tmp_path: Path) -> 
 def test_a_share_of_training_is_lists_and_none_of_the_tests() -> None:
     rng, planner = random.Random(2), Planner()
     lists = [turn for turn, _ in (planner.draw(rng) for _ in range(400)) if turn.intent == LIST]
-    assert len(lists) / 400 == pytest.approx(LIST_SHARE, abs=0.04)
+    assert len(lists) / 400 == pytest.approx(RECOGNISER.lists, abs=0.04)
     assert {len(turn.question.split()) for turn in lists} == {1, 2, 3, 4, 5}
     assert not any(turn.answer for turn in lists)
     held_out = Planner(held_out=True)
     assert LIST not in {held_out.draw(rng)[0].intent for _ in range(100)}
+
+
+def test_a_talker_s_training_has_no_lists_and_fewer_random_words() -> None:
+    rng, planner = random.Random(6), Planner(mix=MIXES["talker"])
+    turns = [planner.draw(rng)[0] for _ in range(400)]
+    unanswered = sum(not turn.answer for turn in turns)
+    assert LIST not in {turn.intent for turn in turns}
+    assert unanswered / 400 == pytest.approx(MIXES["talker"].words, abs=0.04)
+
+
+def test_short_questions_are_the_page_s_and_some_like_them_in_one_engine_s_voices() -> None:
+    rng, planner = random.Random(5), Planner(mix=SHORT, hibari_share=0.0)
+    drawn = [planner.draw(rng) for _ in range(200)]
+    answers = {turn.question: turn.answer for turn, _ in drawn}
+    assert set(answers) == set(SHORT.questions)
+    assert answers.items() >= {words.lower(): answer for words, answer in QUESTIONS.values()}.items()
+    assert {voice.program for _, voice in drawn} == {"kokoro"}
 
 
 def test_hibari_speaks_three_quarters_of_the_english_turns_of_training_in_two_accents() -> None:
@@ -155,7 +173,7 @@ def test_a_shard_is_a_seed_and_tells_when_words_start(
     ]
     monkeypatch.setattr(Planner, "draw", lambda self, rng: drawn[int(rng.random() < 0.5)])
     seconds = [
-        natural.make_shard(tmp_path / f"{name}.npz", 3, {"kokoro": kokoro}, held_out=False, utterances=6)
+        natural.make_shard(tmp_path / f"{name}.npz", 3, {"kokoro": kokoro}, planner=Planner(), utterances=6)
         for name in "ab"
     ]
     assert seconds[0] == seconds[1]
