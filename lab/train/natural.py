@@ -2,7 +2,7 @@
 
 Usage: python -m lab.train.natural --material out/material --shards 40 --out out/train/natural
 
-For a talker: --mix talker, and some shards of --mix short, which has the page's questions.
+For a talker: --mix talker, and some shards of --mix short, which has the page's questions, and of --mix sums.
 
 The shards are those of lab.train.questions, with the start of every word. A quarter of the turns are spoken
 by Kokoro's voices, single or mixed in pairs, at 0.8 to 1.3 times their speed, a third modified by another
@@ -53,13 +53,15 @@ BRITISH_SHARE: Final = 0.35
 class Mix:
     """Shares of a training's utterances; the others are questions.
 
-    Halves of questions, words in random order, lists of numbers, answers read aloud, speech outside the
-    domain. With ``questions``, all utterances are drawn from these.
+    Halves of questions, words in random order, lists of numbers, sums and differences as lists ("five, plus,
+    four"), answers read aloud, speech outside the domain. With ``questions``, all utterances are drawn from
+    these.
     """
 
     half: float = 0.0
     words: float = 0.0
     lists: float = 0.0
+    sums: float = 0.0
     answers: float = 0.0
     outside: float = 0.0
     questions: tuple[str, ...] = ()
@@ -78,7 +80,12 @@ SHORT: Final = Mix(
 )
 """The questions of the page, and some like them."""
 MIXES: Final[Mapping[str, Mix]] = MappingProxyType(
-    {"recogniser": RECOGNISER, "talker": Mix(half=0.06, words=0.12, outside=0.22), "short": SHORT}
+    {
+        "recogniser": RECOGNISER,
+        "talker": Mix(half=0.06, words=0.12, outside=0.22),
+        "short": SHORT,
+        "sums": Mix(sums=1.0),
+    }
 )
 LIST: Final = "list"
 """Intent of a list: one to five numbers or words, with pauses between them."""
@@ -127,7 +134,9 @@ class Planner:
             return self._domain.draw_words(rng)
         if kind < mix.half + mix.words + mix.lists:
             return self._list(rng)
-        if kind < mix.half + mix.words + mix.lists + mix.answers:
+        if kind < mix.half + mix.words + mix.lists + mix.sums:
+            return self._sum(rng)
+        if kind < mix.half + mix.words + mix.lists + mix.sums + mix.answers:
             return Turn("words", rng.choice(self._answers), "", False)
         return self._domain.draw(rng, intent)
 
@@ -137,6 +146,12 @@ class Planner:
             text = " ".join(rng.choices(words, k=rng.randint(1, 5)))
             if not self._domain.is_question(text):
                 return Turn(LIST, text, "", False)
+
+    def _sum(self, rng: random.Random) -> Turn:
+        """A sum or a difference with a pause after each word."""
+        intent, sign = rng.choice((("add", "plus"), ("subtract", "minus")))
+        fact = rng.choice(self._domain.facts[intent])
+        return Turn(LIST, f"{fact.slots['a']} {sign} {fact.slots['b']}", fact.answer, False)
 
     def _abroad(self, rng: random.Random) -> tuple[Turn, Voice]:
         spoken = {name: voices(name, held_out=self._held_out) for name in ABROAD_SENTENCES}

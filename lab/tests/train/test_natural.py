@@ -140,6 +140,14 @@ def test_short_questions_are_the_page_s_and_some_like_them_in_one_engine_s_voice
     assert {voice.program for _, voice in drawn} == {"kokoro"}
 
 
+def test_sums_are_said_word_by_word() -> None:
+    rng, planner = random.Random(7), Planner(mix=MIXES["sums"])
+    turns = [planner.draw(rng)[0] for _ in range(50)]
+    assert {turn.intent for turn in turns} == {LIST}
+    assert {turn.question.split()[1] for turn in turns} == {"plus", "minus"}
+    assert all(turn.answer.startswith(f"{turn.question} is ") for turn in turns)
+
+
 def test_hibari_speaks_three_quarters_of_the_english_turns_of_training_in_two_accents() -> None:
     rng, planner = random.Random(3), Planner()
     drawn = [planner.draw(rng) for _ in range(400)]
