@@ -4,10 +4,11 @@ Usage: python -m lab.train.natural --material out/material --shards 40 --out out
 
 For a talker: --mix talker, and some shards of --mix short, which has the page's questions, and of --mix sums.
 
-The shards are those of lab.train.questions, with the start of every word. A quarter of the turns are spoken
-by Kokoro's voices, single or mixed in pairs, at 0.8 to 1.3 times their speed, a third modified by another
-throat; its voices of seven other languages speak utterances to be refused. The others are spoken by hibari in
-two accents, each by another throat, for many texts: a second takes 0.03 s of a core, and 0.6 s by Kokoro.
+The shards are those of lab.train.questions, with the start of every word. By default a quarter of the turns
+are spoken by Kokoro's voices, single or mixed in pairs, at 0.8 to 1.3 times their speed, a third modified by
+another throat; its voices of seven other languages speak utterances to be refused. The others are spoken by
+hibari in two accents, each by another throat, for many texts: a second takes 0.03 s of a core, and 0.6 s by
+Kokoro.
 Existing shards are kept. Two processes share the work with --part 0/2 and --part 1/2.
 """
 
@@ -88,7 +89,7 @@ MIXES: Final[Mapping[str, Mix]] = MappingProxyType(
     }
 )
 LIST: Final = "list"
-"""Intent of a list: one to five numbers or words, with pauses between them."""
+"""Intent of a list: one to five numbers or words, or a sum, with pauses between the words."""
 ABROAD_SHARE: Final = 0.3
 """Share of the speech outside the domain in other languages."""
 LOUDNESS: Final = 0.1
@@ -107,7 +108,7 @@ class Planner:
         self._english = tuple(name for language in ENGLISH for name in voices(language, held_out=held_out))
 
     def draw(self, rng: random.Random, intent: str | None = None) -> tuple[Turn, Voice]:
-        """Draw a turn and its voice, optionally of one intent."""
+        """Draw a turn and its voice, optionally of one intent; a mix with ``questions`` has no intents."""
         if self._mix.questions:
             return self._domain.turn(rng.choice(self._mix.questions)), self._english_voice(rng)
         kind = 1.0 if intent else rng.random()

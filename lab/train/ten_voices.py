@@ -87,12 +87,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--question", action="append", help="ask this instead of the page's questions")
     parser.add_argument("--times", type=int, default=10, help="in each voice [%(default)s]")
     options = parser.parse_args(argv)
-    domain, kokoro = Domain(), Kokoro(Material(options.material).kokoro)
-    talker = Talker(options.model, options.backend, rows=16)
-    wrong = 0
-    for question in options.question or [words.lower() for words, _ in QUESTIONS.values()]:
+    domain = Domain()
+    questions = options.question or [words.lower() for words, _ in QUESTIONS.values()]
+    for question in questions:
         if not domain.is_question(question):
             parser.error(f"{question!r} is no question of the domain")
+    kokoro = Kokoro(Material(options.material).kokoro)
+    talker = Talker(options.model, options.backend, rows=16)
+    wrong = 0
+    for question in questions:
         turn = domain.turn(question)
         asked = tracks(kokoro, turn, options.times)
         faults = wrong_answers(talker, turn, asked)
