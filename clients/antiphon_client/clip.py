@@ -108,9 +108,8 @@ def encode_clip(pcm: Samples, audio_format: AudioFormat, *, message_ms: int | No
         ConfigError: messages of that length do not divide a frame, or are invalid for the format.
     """
     message_ms = message_ms or MESSAGE_MS[audio_format]
-    if message_ms not in (20, 40, 80) or (audio_format is AudioFormat.OPUS and message_ms != PACKET_MS):
-        choice = "20" if audio_format is AudioFormat.OPUS else "20, 40 or 80"
-        raise ConfigError(f"{audio_format} messages hold {choice} ms of audio, got {message_ms} ms")
+    if message_ms not in (20, 40, 80):
+        raise ConfigError(f"{audio_format} messages hold 20, 40 or 80 ms of audio, got {message_ms} ms")
     message_samples = message_ms * SAMPLE_RATE // 1000
     chunks = np.split(pcm, range(message_samples, pcm.size, message_samples))
     encoder = MessageEncoder(audio_format)

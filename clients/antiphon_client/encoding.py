@@ -26,7 +26,8 @@ class MessageEncoder:
 
     def __init__(self, audio_format: AudioFormat) -> None:
         """Start a stream."""
-        self._plain = make_encoder(audio_format) if audio_format is not AudioFormat.OGG else None
+        self._format = audio_format
+        self._samples = make_encoder(audio_format)
         self._opus = OpusEncoder(SAMPLE_RATE)
         self._ogg = OggOpusWriter(1, SAMPLE_RATE, pre_skip=self._opus.lookahead_samples)
         self._headers = self._ogg.headers()
@@ -34,11 +35,13 @@ class MessageEncoder:
     def encode(self, pcm: Samples) -> bytes:
         """The payload of one message.
 
-        ``pcm`` is float32 ``[samples]``: 480 of them for opus, a multiple of 480 for ogg, any for pcm.
+        ``pcm`` is float32 ``[samples]``: 480, 960 or 1920 of them for opus, which become one packet; a
+        multiple of 480 for ogg, any number for pcm.
         """
-        if self._plain is not None:
-            (payload,) = self._plain.encode(pcm)
-            return payload
+        if self._format is AudioFormat.OPUS:
+            return self._opus.encode(pcm)
+        if self._format is not AudioFormat.OGG:
+            return b"".join(self._samples.encode(pcm))
         packets = [self._opus.encode(part) for part in np.split(pcm, pcm.size // PACKET_SAMPLES)]
         headers, self._headers = self._headers, b""
         return headers + self._ogg.page(packets, pcm.size)

@@ -35,10 +35,14 @@ def test_a_clip_is_whole_frames_of_the_recording_over_and_over(samples: int, sec
     assert not fitted[wanted:].any()
 
 
+@pytest.mark.parametrize("message_ms", [20, 40, 80])
 @pytest.mark.parametrize("audio_format", list(AudioFormat))
-def test_the_messages_decode_to_the_clip_and_are_metered_without_decoding(audio_format: AudioFormat) -> None:
+def test_the_messages_decode_to_the_clip_and_are_metered_without_decoding(
+    audio_format: AudioFormat, message_ms: int
+) -> None:
     pcm = fit_clip(tone(24_000), None)
-    clip = encode_clip(pcm, audio_format)
+    clip = encode_clip(pcm, audio_format, message_ms=message_ms)
+    assert clip.message_samples == 24 * message_ms
     payloads = []
     for message in clip.messages:
         decoded = moshi.decode(message)
@@ -62,7 +66,7 @@ def test_the_messages_decode_to_the_clip_and_are_metered_without_decoding(audio_
 @pytest.mark.parametrize(
     ("audio_format", "message_ms", "sentence"),
     [
-        (AudioFormat.OPUS, 40, "opus messages hold 20 ms of audio, got 40 ms"),
+        (AudioFormat.OPUS, 60, "opus messages hold 20, 40 or 80 ms of audio, got 60 ms"),
         (AudioFormat.OGG, 30, "ogg messages hold 20, 40 or 80 ms of audio, got 30 ms"),
         (AudioFormat.PCM_S16LE, 160, "pcm_s16le messages hold 20, 40 or 80 ms of audio, got 160 ms"),
     ],
