@@ -3,9 +3,11 @@
     python -m lab.bench.cold_start                     installs, about a minute; then five starts, and imports
     python -m lab.bench.cold_start --model echo --runs 9
     python -m lab.bench.cold_start --venv out/base     an environment that is kept, and found again
+    python -m lab.bench.cold_start --extra tts         the size of the package with an extra
 
-It needs the network, or a pip that finds the pinned packages. It uses no torch: only the base package. Sizes
-are those of the files that pip reports as installed, including byte code, without pip itself.
+It needs the network, or a pip that finds the pinned packages. Without --extra it uses only the base package,
+without torch. Sizes are those of the files that pip reports as installed, including byte code, without pip
+itself.
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ LARGEST = 8
 """Number of the largest packages that are named."""
 
 
-def install(folder: Path) -> Path:
-    """Install the base package into a virtual environment, unless it exists; returns the folder of its
-    packages.
+def install(folder: Path, extra: str | None = None) -> Path:
+    """Install the package, with an extra or not, into a virtual environment, unless it exists; returns the
+    folder of its packages.
 
     Raises:
         BenchError: pip failed; with the end of its output.
@@ -66,7 +68,12 @@ def install(folder: Path) -> Path:
             "--disable-pip-version-check",
             "--quiet",
         ]
-        command = [*pip, "--constraint", str(ROOT / "constraints.txt"), str(ROOT)]
+        command = [
+            *pip,
+            "--constraint",
+            str(ROOT / "constraints.txt"),
+            f"{ROOT}[{extra}]" if extra else str(ROOT),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise BenchError(f"pip ended with exit code {done.returncode}: {done.stderr.strip()[-500:]}")
@@ -146,8 +153,10 @@ def render(values: Values) -> str:
     installed: Mapping[str, int] = values["attempts"]["installed_bytes"]
     total, ours = sum(installed.values()) / 1e6, installed[OURS] / 1e6
     starts, imports = values["attempts"]["ready"], values["attempts"]["import"]
+    extra = values["settings"]["extra"]
+    package = f"The package with `[{extra}]`" if extra else "The base package serves on a CPU without PyTorch"
     quoted = (
-        f"The base package serves on a CPU without PyTorch: {total:.0f} MB installed, {ours:.0f} of them "
+        f"{package}: {total:.0f} MB installed, {ours:.0f} of them "
         f"ours. `antiphon serve` imports in {imports['median_ms'] / 1000:.2f} s what it serves with, and is "
         f"ready {starts['median_ms'] / 1000:.2f} s after it was started ({_range_s(starts)}) with "
         f"`{values['settings']['model']}`."
@@ -170,14 +179,14 @@ def _range_s(found: Values) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     options = _parse(argv)
-    settings = {"runs": options.runs, "model": options.model}
+    settings = {"runs": options.runs, "model": options.model, "extra": options.extra}
     results = Results(options.out / "cold-start.json", settings=settings, resume=False)
     warn_if_busy()
     with terminable("lab.bench.cold_start"), tempfile.TemporaryDirectory() as scratch:
         folder = options.venv or Path(scratch) / "venv"
         tell("installing")
         found = results.values["attempts"]
-        site = install(folder)
+        site = install(folder, options.extra)
         found["installed_bytes"] = installed_bytes(site)
         results.values["machine"]["versions"] = installed_versions(site)
         tell("importing and starting")
@@ -197,6 +206,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("out/bench"), help="where results go [%(default)s]")
     parser.add_argument("--model", default=DEFAULT_MODEL, help="[%(default)s]")
     parser.add_argument("--runs", type=int, default=5, help="starts, and imports [%(default)s]")
+    parser.add_argument("--extra", help="an extra of pyproject.toml to install with it, such as tts [none]")
     parser.add_argument("--venv", type=Path, help="an environment to keep, or one that was [a new one]")
     return parser.parse_args(argv)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from lab.bench.cold_start import installed_bytes, installed_versions, render
 from lab.bench.harness import machine
 from lab.bench.turns import summary
@@ -29,12 +31,16 @@ def test_sizes_are_those_of_what_was_installed_without_the_installer(tmp_path: P
     assert installed_versions(tmp_path) == {"antiphon": "1.0", "numpy": "1.0"}
 
 
-def test_the_page_has_the_sentence_that_the_readme_quotes() -> None:
+@pytest.mark.parametrize(
+    ("extra", "package"),
+    [(None, "The base package serves on a CPU without PyTorch"), ("tts", "The package with `[tts]`")],
+)
+def test_the_page_has_the_sentence_that_the_readme_quotes(extra: str | None, package: str) -> None:
     values = {
         "command": "python -m lab.bench.cold_start",
         "started_at": "2026-01-01T00:00:00+00:00",
         "machine": machine(),
-        "settings": {"runs": 3, "model": "echo"},
+        "settings": {"runs": 3, "model": "echo", "extra": extra},
         "attempts": {
             "installed_bytes": {"antiphon": 35_000_000, "onnxruntime": 50_400_000, "numpy": 60_000_000},
             "import": summary([310.0, 330.0, 350.0]),
@@ -43,7 +49,7 @@ def test_the_page_has_the_sentence_that_the_readme_quotes() -> None:
     }
     text = render(values)
     assert (
-        "The base package serves on a CPU without PyTorch: 145 MB installed, 35 of them ours. `antiphon "
+        f"{package}: 145 MB installed, 35 of them ours. `antiphon "
         "serve` imports in 0.33 s what it serves with, and is ready 1.50 s after it was started (quartiles "
         "1.30 to 1.90 s) with `echo`."
     ) in text
