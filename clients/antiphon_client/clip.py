@@ -20,7 +20,7 @@ from antiphon_client.record import Samples
 
 MESSAGE_MS = {
     AudioFormat.OGG: 40,  # the stock web client's pages
-    AudioFormat.OPUS: PACKET_MS,  # one packet a message is the protocol
+    AudioFormat.OPUS: PACKET_MS,  # the shortest; 40 and 80 are one packet, too
     AudioFormat.PCM_S16LE: 80,
     AudioFormat.PCM_F32LE: 80,
 }

@@ -12,9 +12,10 @@ from antiphon_client.record import Samples
 
 SAMPLE_RATE = 24_000
 FRAME_SAMPLES = 1920
+PCM = (AudioFormat.PCM_S16LE, AudioFormat.PCM_F32LE)
 PACKET_MS = 20
 PACKET_SAMPLES = PACKET_MS * SAMPLE_RATE // 1000
-"""One Opus packet."""
+"""A packet of an Ogg page."""
 
 
 class MessageEncoder:
@@ -27,7 +28,7 @@ class MessageEncoder:
     def __init__(self, audio_format: AudioFormat) -> None:
         """Start a stream."""
         self._format = audio_format
-        self._samples = make_encoder(audio_format)
+        self._pcm = make_encoder(audio_format) if audio_format in PCM else None
         self._opus = OpusEncoder(SAMPLE_RATE)
         self._ogg = OggOpusWriter(1, SAMPLE_RATE, pre_skip=self._opus.lookahead_samples)
         self._headers = self._ogg.headers()
@@ -38,10 +39,10 @@ class MessageEncoder:
         ``pcm`` is float32 ``[samples]``: 480, 960 or 1920 of them for opus, which become one packet; a
         multiple of 480 for ogg, any number for pcm.
         """
+        if self._pcm is not None:
+            return b"".join(self._pcm.encode(pcm))
         if self._format is AudioFormat.OPUS:
             return self._opus.encode(pcm)
-        if self._format is not AudioFormat.OGG:
-            return b"".join(self._samples.encode(pcm))
         packets = [self._opus.encode(part) for part in np.split(pcm, pcm.size // PACKET_SAMPLES)]
         headers, self._headers = self._headers, b""
         return headers + self._ogg.page(packets, pcm.size)

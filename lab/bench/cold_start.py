@@ -179,8 +179,9 @@ def _range_s(found: Values) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
     options = _parse(argv)
+    name = f"cold-start-{options.extra}" if options.extra else "cold-start"
     settings = {"runs": options.runs, "model": options.model, "extra": options.extra}
-    results = Results(options.out / "cold-start.json", settings=settings, resume=False)
+    results = Results(options.out / f"{name}.json", settings=settings, resume=False)
     warn_if_busy()
     with terminable("lab.bench.cold_start"), tempfile.TemporaryDirectory() as scratch:
         folder = options.venv or Path(scratch) / "venv"
@@ -195,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         starts = [ready_s(antiphon, options.model) for _ in range(options.runs + 1)][1:]
         found["import"], found["ready"] = (summary([1000 * s for s in times]) for times in (imports, starts))
         results.save()
-    print(write_page(options.out / "cold-start.md", render(results.values)), end="")
+    print(write_page(options.out / f"{name}.md", render(results.values)), end="")
     return 0
 
 
@@ -208,7 +209,10 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=5, help="starts, and imports [%(default)s]")
     parser.add_argument("--extra", help="an extra of pyproject.toml to install with it, such as tts [none]")
     parser.add_argument("--venv", type=Path, help="an environment to keep, or one that was [a new one]")
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    if options.extra and options.venv and options.venv.exists():
+        parser.error(f"--extra {options.extra}: {options.venv} is already installed; name a new --venv")
+    return options
 
 
 if __name__ == "__main__":

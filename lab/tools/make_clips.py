@@ -40,11 +40,11 @@ class Line:
 
 
 QUESTIONS = {
-    "question-cat": (Line("espeak-ng", "en-us+f5", "What does a cat say"),),
     "question-colour": (Line("espeak-ng", "en-us+f5", "What colour is the sky"),),
     "question-count": (Line("flite", "rms", "Count from three to seven"),),
+    "question-cow": (Line("espeak-ng", "en-us+f5", "What does a cow say"),),
     "question-name": (Line("flite", "rms", "What is your name"),),
-    "question-plus": (Line("espeak-ng", "en-us+f5", "What is two plus three"),),
+    "question-plus": (Line("espeak-ng", "en-us+f5", "What is two plus two"),),
     "question-snow": (Line("espeak-ng", "en-us+f5", "What colour is snow"),),
     "question-sum": (Line("flite", "rms", "What is five plus four"),),
     "question-tomato": (Line("flite", "rms", "What colour is a tomato"),),

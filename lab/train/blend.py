@@ -29,6 +29,8 @@ from lab.train.rounding import round_as_shipped
 
 CODEC_NAME: Final = "mimi.safetensors"
 PAUSE_HEADS: Final = "extra_heads."
+VOICE: Final = ("depformer", "linears.")
+"""Beginnings of the names of weights that make a talker's sound from its words."""
 
 
 def weights_of(lm: Any, folder: Path) -> dict[str, Tensor]:
@@ -38,18 +40,32 @@ def weights_of(lm: Any, folder: Path) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in lm.state_dict().items()}
 
 
-def blended(start: dict[str, Tensor], trained: dict[str, Tensor], share: float) -> dict[str, Tensor]:
-    """Return the blend of each tensor: ``share`` of the trained weights and the rest of the initial ones.
+def blended(
+    start: dict[str, Tensor], trained: dict[str, Tensor], share: float, voice_share: float | None = None
+) -> dict[str, Tensor]:
+    """Return the blend of each tensor: ``share`` of the trained weights and the rest of the initial ones;
+    ``voice_share`` of those in :data:`VOICE`, if it is given.
 
     Pause heads are the trained ones: blended heads detect a pause later.
     """
-    return {
-        name: tensor if name.startswith(PAUSE_HEADS) else torch.lerp(start[name], tensor, share)
-        for name, tensor in trained.items()
-    }
+
+    def share_of(name: str) -> float:
+        if name.startswith(PAUSE_HEADS):
+            return 1.0
+        return share if voice_share is None or not name.startswith(VOICE) else voice_share
+
+    return {name: torch.lerp(start[name], tensor, share_of(name)) for name, tensor in trained.items()}
 
 
-def blend(start: Path, trained: Path, share: float, out: Path, *, is_rounded: bool) -> None:
+def blend(
+    start: Path,
+    trained: Path,
+    share: float,
+    out: Path,
+    *,
+    is_rounded: bool,
+    voice_share: float | None = None,
+) -> None:
     """Write the folder ``out`` with the blend of two models of one shape, a talker or a recogniser.
 
     Raises:
@@ -59,7 +75,7 @@ def blend(start: Path, trained: Path, share: float, out: Path, *, is_rounded: bo
     config: dict[str, Any] = json.loads((checkpoint_in(trained) / "config.json").read_text())
     arguments = {key: value for key, value in config.items() if key not in NOT_LM}
     lm: Any = loaders.get_moshi_lm(None, lm_kwargs=arguments, device="cpu", dtype=torch.float32)
-    lm.load_state_dict(blended(weights_of(lm, start), weights_of(lm, trained), share))
+    lm.load_state_dict(blended(weights_of(lm, start), weights_of(lm, trained), share, voice_share))
     if is_rounded:
         round_as_shipped(lm)
     write_lm(lm, config, out / "last")
@@ -91,15 +107,26 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--trained", type=Path, required=True, help="folder of its trainer")
     parser.add_argument("--share", type=float, default=0.5, help="of what is trained, 0 to 1 [%(default)s]")
+    parser.add_argument("--voice-share", type=float, help="the same of a talker's depformer [--share]")
     parser.add_argument("--rounded", action="store_true", help="round as a talker's graphs are")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(argv)
-    if not 0 <= options.share <= 1:
-        parser.error(f"--share {options.share} is not between 0 and 1")
+    for name, share in (("share", options.share), ("voice-share", options.voice_share or 0.0)):
+        if not 0 <= share <= 1:
+            parser.error(f"--{name} {share} is not between 0 and 1")
     if (options.trained / CODEC_NAME).exists() and not (options.trained / "model.safetensors").exists():
+        if options.voice_share is not None:
+            parser.error("--voice-share is for talkers, and these are codecs")
         blend_codecs(options.start, options.trained, options.share, options.out)
         return 0
-    blend(options.start, options.trained, options.share, options.out, is_rounded=options.rounded)
+    blend(
+        options.start,
+        options.trained,
+        options.share,
+        options.out,
+        is_rounded=options.rounded,
+        voice_share=options.voice_share,
+    )
     return 0
 
 

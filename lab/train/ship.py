@@ -62,9 +62,9 @@ KINDS: Final = {
             "What is your name?",
             "What is five plus four?",
             "What colour is snow?",
-            "What does a cat say?",
+            "What does a cow say?",
             "What colour is a tomato?",
-            "What is two plus three?",
+            "What is two plus two?",
         ),
     ),
     "listener": Kind(

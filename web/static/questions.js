@@ -5,9 +5,9 @@ const CLIPS = /** @type {Readonly<Record<string, string>>} */ (
     "what is your name": "name",
     "what is five plus four": "sum",
     "what colour is snow": "snow",
-    "what does a cat say": "cat",
+    "what does a cow say": "cow",
     "what colour is a tomato": "tomato",
-    "what is two plus three": "plus",
+    "what is two plus two": "plus",
   })
 );
 

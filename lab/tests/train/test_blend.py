@@ -63,10 +63,26 @@ def test_a_rounded_blend_is_on_the_grid_of_its_graphs(tmp_path: Path, built_in: 
     assert all(len(block.unique()) <= 16 for block in rounded[0][0].split(BLOCK))
 
 
+def test_a_voice_has_its_own_share() -> None:
+    names = (
+        "depformer_in.0.weight",
+        "linears.0.weight",
+        "text_linear.weight",
+        "extra_heads.0.weight",
+    )
+    start = {name: torch.zeros(2) for name in names}
+    trained = {name: torch.ones(2) for name in names}
+    got = [tensor[0].item() for tensor in blend.blended(start, trained, 0.5, 0.25).values()]
+    assert got == [0.25, 0.25, 0.5, 1.0]
+
+
 def test_a_share_is_between_nothing_and_all(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         blend.main(["--start", "a", "--trained", "b", "--share", "1.5", "--out", "c"])
     assert "--share 1.5 is not between 0 and 1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        blend.main(["--start", "a", "--trained", "b", "--voice-share", "-1", "--out", "c"])
+    assert "--voice-share -1.0 is not between 0 and 1" in capsys.readouterr().err
 
 
 def test_codecs_are_blended_where_the_folders_have_no_model(tmp_path: Path, built_in: Path) -> None:

@@ -36,7 +36,7 @@ test("three questions without a microphone, one at a time, and their answers wit
   for (const [question, answer] of /** @type {[string, RegExp][]} */ ([
     ["What is your name?", /my name is robin/],
     ["What colour is snow?", /snow is white/],
-    ["What does a cat say?", /a cat says meow/],
+    ["What does a cow say?", /a cow says moo/],
   ])) {
     await page.click(`text=${question}`);
     const others = page.locator(`.chip:not(:text("${question}"))`).first();

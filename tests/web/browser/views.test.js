@@ -40,11 +40,11 @@ async function fits(page) {
 
 /** Three questions and their answers, for the documents. @param {import("playwright-core").Page} page */
 async function conversed(page) {
-  for (const question of ["What is your name?", "What is five plus four?", "What does a cat say?"]) {
+  for (const question of ["What is your name?", "What is five plus four?", "What does a cow say?"]) {
     const before = (await page.textContent("#transcript")) ?? "";
     await page.click(`.chip:text-is("${question}")`);
     await eventually("an answer", async () => /\w+ \w+ \w+ \w+$/.test(((await page.textContent("#transcript")) ?? "").slice(before.length + question.length)));
-    if (question.includes("cat")) return page.$eval("#chips", (it) => it.scrollTo({ left: 0, behavior: "instant" }));
+    if (question.includes("cow")) return page.$eval("#chips", (it) => it.scrollTo({ left: 0, behavior: "instant" }));
     await page.waitForTimeout(2500);
   }
 }
