@@ -12,7 +12,6 @@ from antiphon_client.record import Samples
 
 SAMPLE_RATE = 24_000
 FRAME_SAMPLES = 1920
-PCM = (AudioFormat.PCM_S16LE, AudioFormat.PCM_F32LE)
 PACKET_MS = 20
 PACKET_SAMPLES = PACKET_MS * SAMPLE_RATE // 1000
 """A packet of an Ogg page."""
@@ -28,7 +27,7 @@ class MessageEncoder:
     def __init__(self, audio_format: AudioFormat) -> None:
         """Start a stream."""
         self._format = audio_format
-        self._pcm = make_encoder(audio_format) if audio_format in PCM else None
+        self._pcm = make_encoder(audio_format) if audio_format.startswith("pcm") else None
         self._opus = OpusEncoder(SAMPLE_RATE)
         self._ogg = OggOpusWriter(1, SAMPLE_RATE, pre_skip=self._opus.lookahead_samples)
         self._headers = self._ogg.headers()
