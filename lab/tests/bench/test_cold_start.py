@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.bench.cold_start import installed_bytes, installed_versions, render
+from lab.bench.cold_start import installed_bytes, installed_versions, main, render
 from lab.bench.harness import machine
 from lab.bench.turns import summary
 
@@ -54,3 +54,9 @@ def test_the_page_has_the_sentence_that_the_readme_quotes(extra: str | None, pac
         "1.30 to 1.90 s) with `echo`."
     ) in text
     assert text.index("| numpy | 60.0 |") < text.index("| onnxruntime | 50.4 |")
+
+
+def test_an_extra_needs_a_new_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--extra", "tts", "--venv", str(tmp_path)])
+    assert f"--extra tts: {tmp_path} is already installed; name a new --venv" in capsys.readouterr().err

@@ -85,7 +85,9 @@ def test_a_share_is_between_nothing_and_all(capsys: pytest.CaptureFixture[str]) 
     assert "--voice-share -1.0 is not between 0 and 1" in capsys.readouterr().err
 
 
-def test_codecs_are_blended_where_the_folders_have_no_model(tmp_path: Path, built_in: Path) -> None:
+def test_codecs_are_blended_where_the_folders_have_no_model(
+    tmp_path: Path, built_in: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tiny, codec, out = built_in / "tiny", tmp_path / "codec", tmp_path / "out"
     codec.mkdir()
     weights = load_file(tiny / "mimi.safetensors")
@@ -102,3 +104,6 @@ def test_codecs_are_blended_where_the_folders_have_no_model(tmp_path: Path, buil
     assert all(name.startswith("decoder.") for name in moved)
     for name in moved:
         torch.testing.assert_close(got[name], start[name] + 0.35, rtol=0.01, atol=0.005)
+    with pytest.raises(SystemExit):
+        blend.main([*arguments, "--voice-share", "0"])
+    assert "--voice-share is for talkers, and these are codecs" in capsys.readouterr().err
