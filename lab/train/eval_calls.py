@@ -26,7 +26,6 @@ from lab.train.ear import Ear, words_wrong
 from lab.train.outside import WORDLESS
 from lab.train.passages import PAUSES_S
 from lab.train.questions import Utterance
-from lab.train.readings import words_in_frames
 from lab.train.recital import held_out_answers, share_understood
 from lab.train.recogniser import answers_grammar, recognise
 from lab.train.synthetic_voices import SAMPLE_RATE
@@ -242,7 +241,7 @@ def reading_report(
     texts: Sequence[str],
     speeches: Sequence[TtsRecord],
     taught: Mapping[str, Answer],
-    coded: Callable[[FloatArray], FloatArray],
+    coded: Callable[[Answer], FloatArray],
     ear: Ear | None = None,
 ) -> dict[str, Any]:
     """Report the word errors of a recogniser on the synthesiser's speech, with two bounds: the teacher's
@@ -250,12 +249,12 @@ def reading_report(
 
     The recogniser first uses the grammar of the answers, in which it rarely mishears a teacher, and then
     general English, in which the two errors can be compared. ``taught`` are the teacher's versions of the
-    texts, and ``coded`` one of them after the codec: the synthesiser cannot be understood better than its
-    training data. With an independent recogniser, its errors on the same three.
+    texts, and ``coded`` one of them in the training data after the codec: the synthesiser cannot be
+    understood better than its training data. With an independent recogniser, its errors on the same three.
     """
     sounds = sounds_of(speeches)
     own_voice = [taught[text].pcm for text in texts]
-    bound = [coded(np.concatenate(words_in_frames(taught[text]))) for text in texts]
+    bound = [coded(taught[text]) for text in texts]
     grammar = answers_grammar()
     heard = recognise(sounds, grammar)
     half = len(heard) // 2

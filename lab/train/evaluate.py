@@ -31,6 +31,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from antiphon.arrays import FloatArray
 from antiphon.models.catalog import load_checkpoint
 from antiphon.serve.media.tts_voices import find_tts_voices
 from lab.train import calls, codec_quality, duplex, eval_calls
@@ -42,7 +43,7 @@ from lab.train.outside import CHAT, PROSE, Outside
 from lab.train.outside import INTENTS as OUTSIDE
 from lab.train.phrasings import PHRASINGS
 from lab.train.questions import Utterance, read_shard
-from lab.train.readings import NATURAL_VOICES, VOICES, natural_speakers
+from lab.train.readings import NATURAL_VOICES, VOICES, natural_speakers, words_in_frames
 from lab.train.recordings import pieces, recordings_in
 from lab.train.rows import Recogniser, Talker
 from lab.train.shards import shards_in
@@ -121,7 +122,7 @@ def read_aloud(model: str, options: argparse.Namespace) -> dict[str, Any]:
                 texts,
                 speeches,
                 as_taught(name, texts, options),
-                partial(codec_quality.round_trip_from_silence, mimi),
+                partial(after_codec, mimi, name),
                 ear,
             )
             if ear is not None:
@@ -129,8 +130,14 @@ def read_aloud(model: str, options: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
+def after_codec(mimi: Any, name: str, answer: Answer) -> FloatArray:
+    """Return an answer in the training data of a voice, after the codec: as it is spoken, or word by word."""
+    sound = answer.pcm if name in NATURAL_VOICES else np.concatenate(words_in_frames(answer))
+    return codec_quality.round_trip_from_silence(mimi, sound)
+
+
 def as_taught(name: str, texts: Sequence[str], options: argparse.Namespace) -> Mapping[str, Answer]:
-    """Return the texts as the teacher speaks them; Kokoro's voices need the material."""
+    """Return the texts as the teacher speaks them; natural voices need the material."""
     if name in VOICES:
         return speak_answers(texts, voice=Voice("flite", VOICES[name]))
     teacher = natural_speakers(Material(options.material))[name]

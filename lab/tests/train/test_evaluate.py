@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from lab.train import evaluate
+from lab.train import codec_quality, evaluate
+from lab.train.answers import Answer
 from lab.train.evaluate import judging_shards
+from lab.train.readings import words_in_frames
 
 
 def test_the_shard_that_chooses_the_best_checkpoint_judges_only_where_it_is_alone(tmp_path: Path) -> None:
@@ -21,6 +24,16 @@ def test_the_shard_that_chooses_the_best_checkpoint_judges_only_where_it_is_alon
     for name in ("0001.npz", "0002.npz"):
         (tmp_path / name).unlink()
     assert [path.name for path in judging_shards(tmp_path)] == ["0000.npz"]
+
+
+def test_the_bound_of_a_synthesiser_is_its_training_data_after_the_codec(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(codec_quality, "round_trip_from_silence", lambda codec, pcm: codec * pcm)
+    answer = Answer(("two", "plus"), (0.0, 0.3), np.linspace(-0.1, 0.1, 16_000, dtype=np.float32))
+    np.testing.assert_array_equal(evaluate.after_codec(2, "vera", answer), 2 * answer.pcm)
+    words = np.concatenate(words_in_frames(answer))
+    np.testing.assert_array_equal(evaluate.after_codec(2, "slt", answer), 2 * words)
 
 
 @pytest.mark.parametrize("stt", [[], ["--stt", "tiny-stt"]])

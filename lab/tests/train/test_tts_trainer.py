@@ -21,12 +21,15 @@ from lab.train import tts_trainer as reader_module
 from lab.train.answers import Answer, Speaker
 from lab.train.codec import load_mimi
 from lab.train.domain import Domain
+from lab.train.hibari import Hibari
+from lab.train.kokoro import OutputFrame
 from lab.train.readings import (
     LEAD_FRAMES,
     LONG_FRAMES,
     TAIL_FRAMES,
     UNKNOWN_WORD,
     VOICES,
+    NaturalSpeaker,
     Reading,
     Recording,
     Texts,
@@ -39,6 +42,7 @@ from lab.train.readings import (
 from lab.train.recital import held_out_answers, share_understood, speak
 from lab.train.scripts import cues, entries_of, reader_spec
 from lab.train.ship import ship
+from lab.train.synthetic_voices import Voice
 from lab.train.talker_tokenizer import PAD, TalkerTokenizer
 from lab.train.tts_trainer import SCHEDULE, Scripted, Settings, Trainer, collate, condition, lm_config
 
@@ -93,6 +97,23 @@ def test_a_recording_tells_its_text_and_when_each_part_starts() -> None:
     assert UNKNOWN_WORD in parts
     assert any(part.startswith("<break") for part in parts)
     assert not set(texts.answers) & set(held_out_answers(99))
+
+
+def test_a_natural_voice_reads_whole_sentences_whose_words_begin_with_their_sound() -> None:
+    class Engine:
+        def speak(self, voice: Voice, text: str, between: str = " ") -> OutputFrame:
+            said = MUMBLER["slt"].say(text)
+            return OutputFrame(said.pcm, said.starts_s)
+
+    speaker = NaturalSpeaker(cast("Hibari", Engine()), Voice("hibari", "en-us"))
+    texts, rng = Texts(), random.Random(3)
+    for recording in (record(rng, texts, {"vera": speaker}, is_long=False) for _ in range(12)):
+        words = [part for part in recording.parts if part != UNKNOWN_WORD]
+        said, heard = speaker.say(" ".join(words)), np.concatenate(recording.pcm)
+        first = recording.frames - -(-said.pcm.size // 1920)
+        np.testing.assert_array_equal(heard[first * 1920 :][: said.pcm.size], said.pcm)
+        starts = recording.starts[len(recording.parts) - len(words) :]
+        assert starts == [first + int(start_s * 12.5) for start_s in said.starts_s]
 
 
 def test_few_answers_are_read_with_their_words_alone() -> None:
