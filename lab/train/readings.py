@@ -28,7 +28,7 @@ from antiphon.arrays import FloatArray
 from lab.train import hibari
 from lab.train.answers import LOUDNESS, Answer, Speaker
 from lab.train.codec import load_mimi
-from lab.train.domain import Domain, Turn
+from lab.train.domain import COLOURS, DAYS, MONTHS, NUMBERS, SOUNDS, Domain, Turn
 from lab.train.held_out import is_answer_held_out
 from lab.train.hibari import Hibari
 from lab.train.material import Material
@@ -140,8 +140,9 @@ def words_in_frames(answer: Answer) -> list[FloatArray]:
 
 
 class Texts:
-    """A source of random sentences: answers of the domain, and sequences of its words. With ``most_answers``,
-    only the first answers and their words are used.
+    """A source of random sentences: answers of the domain, right or wrong, and sequences of its words.
+
+    With ``most_answers``, only the first answers and their words are used.
     """
 
     def __init__(self, most_answers: int | None = None) -> None:
@@ -151,12 +152,26 @@ class Texts:
         self.words = domain.words()
         if most_answers is not None:
             self.words = sorted({word for answer in self.answers for word in answer.split()})
+        kinds = (NUMBERS, DAYS, MONTHS, COLOURS.values(), SOUNDS, SOUNDS.values())
+        known = [sorted(set(kind) & set(self.words)) for kind in kinds]
+        self._alike = {word: kind for kind in known for word in kind}
 
     def sentence(self, rng: random.Random) -> str:
-        """Draw an answer twice in five times, otherwise some random words."""
-        if rng.random() < 0.4:
+        """Draw an answer, an answer with other words of the same kinds ("two plus nine is four"), or some
+        random words."""
+        kind = rng.random()
+        if kind < 0.2:
             return rng.choice(self.answers)
+        if kind < 0.6:
+            return self._altered(rng)
         return " ".join(rng.choices(self.words, k=rng.randint(1, 8)))
+
+    def _altered(self, rng: random.Random) -> str:
+        while True:
+            words = rng.choice(self.answers).split()
+            text = " ".join(rng.choice(self._alike.get(word, [word])) for word in words)
+            if not is_answer_held_out(text):
+                return text
 
 
 def speakers_of(texts: Texts, threads: int) -> dict[str, Speaker]:

@@ -20,7 +20,8 @@ from antiphon.serve.media.tts_voices import find_tts_voices
 from lab.train import tts_trainer as reader_module
 from lab.train.answers import Answer, Speaker
 from lab.train.codec import load_mimi
-from lab.train.domain import Domain
+from lab.train.domain import NUMBERS, Domain
+from lab.train.held_out import is_answer_held_out
 from lab.train.hibari import Hibari
 from lab.train.kokoro import OutputFrame
 from lab.train.readings import (
@@ -114,6 +115,16 @@ def test_a_natural_voice_reads_whole_sentences_whose_words_begin_with_their_soun
         np.testing.assert_array_equal(heard[first * 1920 :][: said.pcm.size], said.pcm)
         starts = recording.starts[len(recording.parts) - len(words) :]
         assert starts == [first + int(start_s * 12.5) for start_s in said.starts_s]
+
+
+def test_a_text_may_be_an_answer_with_other_words_of_the_same_kinds() -> None:
+    texts, rng = Texts(), random.Random(2)
+    drawn = [texts.sentence(rng) for _ in range(2000)]
+    sums = [text for text in drawn if text.split()[1:4:2] == ["plus", "is"] and len(text.split()) == 5]
+    assert {word for text in sums for word in text.split()[::2]} == {*NUMBERS}
+    wrong = [text for text in sums if text not in texts.answers]
+    assert 100 < len(wrong) < len(sums)
+    assert not any(map(is_answer_held_out, sums))
 
 
 def test_few_answers_are_read_with_their_words_alone() -> None:
