@@ -84,7 +84,7 @@ KINDS: Final = {
             "slt": "Sarah, American",
             "thomas": "Thomas, Scottish",
             "vera": "Vera, American",
-            "will": "Will, British",
+            "will": "Will, American",
         },
     ),
 }
