@@ -109,7 +109,7 @@ class ReferenceExecutor:
             spec=spec,
             dtype="float32" if lm is None else str(lm.model.dtype).removeprefix("torch."),
             quantization="none",
-            versions={"moshi": version("moshi"), "torch": torch.__version__},
+            versions={"moshi": version("moshi"), "torch": str(torch.__version__)},
             memory={
                 "weights": sum(t.nbytes for m in modules for t in (*m.parameters(), *m.buffers())),
                 **device_bytes(self._device),

@@ -136,7 +136,7 @@ class PocketModel:
     @property
     def versions(self) -> dict[str, str]:
         """The versions of the packages that run the model, by name."""
-        return {"torch": torch.__version__}
+        return {"torch": str(torch.__version__)}
 
     # Text.
 

@@ -128,7 +128,7 @@ class TorchRows:
             spec=self._spec,
             dtype="float32" if model is None else str(model.dtype).removeprefix("torch."),
             quantization="none" if model is None else quantization_of(model),
-            versions={"torch": torch.__version__},
+            versions={"torch": str(torch.__version__)},
             memory={
                 "weights": sum(map(weight_bytes, modules)),
                 **device_bytes(self._mimi.device),
