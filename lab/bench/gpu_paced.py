@@ -3,6 +3,7 @@ phases."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -11,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from antiphon.backends.base import RowSnapshot, StepInputs, StepOutputs
 from antiphon.backends.host import HostBackend
+from antiphon.config import ServerConfig
 from antiphon.engine.config import EngineConfig
 from antiphon.engine.engine import Engine
 from antiphon.engine.loop import Wake
@@ -70,6 +72,7 @@ def paced(task: Task) -> Values:
     """Run ``task.batch`` calls with full rings; returns quantiles of a frame's latency, from its due time
     until its reply is taken."""
     backend = Filling(make_backend(task), task.size.lm["context"])
+    sys.setswitchinterval(ServerConfig().switch_interval_ms / 1000.0)  # as in the server
     bell, start_s = Wake(), time.perf_counter()
     engine = Engine(
         backend,  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ is written after each.
     python -m lab.bench.gpu_session --plan first --resume           # continue an interrupted session
     python -m lab.bench.gpu_session --plan kernels                  # the two big kernels in many forms
     python -m lab.bench.gpu_session --plan capacity                 # calls at real time: p99 of frame latency
-    python -m lab.bench.gpu_session --plan second                   # 80 calls, sockets, bfloat16, delays
+    python -m lab.bench.gpu_session --plan server                   # 128 calls, the whole server, bfloat16
     python -m lab.bench.gpu_session --plan first --small            # shrunk models, on a CPU too: a minute
     python -m lab.bench.gpu_session --step ticks --batch 64         # one step, in this process
 
@@ -87,17 +87,19 @@ PLANS: dict[str, tuple[Entry, ...]] = {  # the most valuable first, so that a cu
         Entry("upstream", 90),
         Entry("upstream", 90, 32),
     ),
-    "second": (
-        Entry("compile_all", 60),
-        Entry("parity", 60),
-        Entry("paced", 90, 80),
-        Entry("delays", 50, 64),
-        Entry("sockets", 100, 64),
-        Entry("ticks", 50, 32, bits=16),
-        Entry("paced", 80, 32, bits=16),
-        Entry("products", 70, 128),
+    "server": (
+        Entry("env", 60),
+        Entry("compile_all", 80),
+        Entry("parity", 70),
         Entry("ticks", 60, 64),
-        Entry("ticks", 30),
+        Entry("paced", 100, 128),
+        Entry("ticks", 80, 128),
+        Entry("ticks", 40),
+        Entry("served", 200, 128),
+        Entry("delays", 60, 64),
+        Entry("paced", 80, 64),
+        Entry("ticks", 60, 32, bits=16),
+        Entry("paced", 90, 32, bits=16),
     ),
 }
 STEPS = {
@@ -116,6 +118,7 @@ STEPS = {
     "products": "gpu_sweeps:products",
     "paced": "gpu_paced:paced",
     "sockets": "gpu_sockets:sockets",
+    "served": "gpu_served:served",
 }
 """Module and function of each step; imported in the step's own process."""
 

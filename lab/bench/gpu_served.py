@@ -1,0 +1,129 @@
+"""The step "served" of ``lab.bench.gpu_session``: `antiphon serve` on a folder of the model's published layout
+and size with random weights, and Opus calls by `antiphon probe` on the same machine.
+
+    python -m lab.bench.gpu_served out/moshi-7b                 the folder alone: 16 GB for Moshi 7B
+
+It needs the server's packages, psutil and moshi. Rings are as full as the calls are long: a quarter after a
+minute. Random weights speak noise, which Opus encodes more slowly than speech.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from antiphon.models.published import MIMI_NAME, MOSHI_NAME, TOKENIZER_NAME
+from lab.bench.gpu_card import Task, Values, device, note
+from lab.bench.gpu_models import Size, fill_randomly
+
+PIECES = 256
+"""Pieces of the tokenizer: other tokens have no words."""
+FRONT_ENDS = 4
+SECONDS, SMALL_SECONDS = 40.0, 2.0
+MOST_RUNS = 2
+INT8 = ("--backend-option", "weights=int8", "--backend-option", "kv=int8")
+
+
+def make_folder(folder: Path, size: Size) -> None:
+    """Write a checkpoint with random weights: the language model in bfloat16, Mimi in float32.
+
+    Raises:
+        ImportError: moshi or sentencepiece is not installed.
+    """
+    loaders: Any = import_module("moshi.models.loaders")
+    make: Any = import_module("tests.support.make_checkpoint")
+    folder.mkdir(parents=True, exist_ok=True)
+    arguments, mimi_arguments = json.loads(json.dumps([{**size.lm}, {**size.mimi}]))
+    with torch.no_grad():
+        lm = loaders.get_moshi_lm(None, arguments, device=device(), dtype=torch.bfloat16)
+        mimi = loaders.get_mimi(None, mimi_arguments, device=device(), num_codebooks=size.codebooks)
+        for module, name in ((lm, MOSHI_NAME), (mimi, MIMI_NAME)):
+            fill_randomly(module)
+            tensors = module.state_dict()
+            save_file(make.published_names(tensors) if module is lm else tensors, folder / name)
+    (folder / TOKENIZER_NAME).write_bytes(make.train_tokenizer(PIECES))
+    (folder / "mimi_config.json").write_text(json.dumps({**size.mimi}))
+    names = {
+        "moshi_name": MOSHI_NAME, "mimi_name": MIMI_NAME, "mimi_config_name": "mimi_config.json",
+        "tokenizer_name": TOKENIZER_NAME,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps({**size.lm, **names}))
+
+
+def served(task: Task) -> Values:
+    """Serve the model with ``slots=auto`` and call it: as many calls as it promises, ``task.batch`` at
+    most, then half of them if any frame was late.
+
+    Returns the seconds until the folder was written and the server ready, the promised calls, and the reports
+    of the probe.
+    """
+    try:
+        harness: Any = import_module("lab.bench.harness")
+        found = Values(calls=task.batch)
+        with tempfile.TemporaryDirectory() as scratch:
+            start_s = time.perf_counter()
+            make_folder(Path(scratch) / "model", task.size)
+            if device().type == "cuda":
+                torch.cuda.empty_cache()
+            note(found | {"written_s": time.perf_counter() - start_s})
+            return found | _called(task, harness, Path(scratch))
+    except ImportError as error:
+        return {"left_out": str(error)}
+
+
+def _called(task: Task, harness: Any, scratch: Path) -> Values:
+    form = () if task.bits == 16 else INT8
+    named = ("--model", str(scratch / "model"), "--backend", "torch", "--device", device().type)
+    several = ("--front-ends", str(FRONT_ENDS), "--slots", "2" if task.is_small else "auto")
+    start_s, found = time.perf_counter(), Values()
+    command = harness.serve_command(*named, *several, *form)
+    with harness.running_server(command, task.out / "served.log") as server:
+        found["ready_s"] = time.perf_counter() - start_s
+        with urllib.request.urlopen(f"{server.url}/api/models") as answer:
+            found["promised"] = json.load(answer)["models"][0]["slots"]["total"]
+        note(found)
+        calls, seconds = min(task.batch, found["promised"]), SMALL_SECONDS if task.is_small else SECONDS
+        for _ in range(MOST_RUNS):
+            begun_s = server.cpu_s()
+            report = harness.probe(
+                server.url, "--sessions", str(calls), "--seconds", f"{seconds:g}", "--processes", "4"
+            )["report"]
+            found[f"{calls} calls"] = {
+                "counts": report["counts"],
+                "latency_ms": report["times"]["latency"],
+                "cores": (server.cpu_s() - begun_s) / seconds,
+            }
+            note(found)
+            if not report["counts"]["late"] or calls < MOST_RUNS:
+                break
+            calls //= 2
+    return found
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the folder."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.bench.gpu_served", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", default="moshi-7b", help="default: %(default)s")
+    parser.add_argument("--small", action="store_true", help="a shrunk model")
+    options = parser.parse_args(argv)
+    make_folder(options.folder, Task(options.model, 1, options.small, Path()).size)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
