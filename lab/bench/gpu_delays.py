@@ -17,7 +17,7 @@ from lab.bench.gpu_ticks import fill_context, our_tick, quantiles
 from lab.bench.gpu_timings import FEW_TICKS, SILENT_TICKS, TICKS
 
 WORST = 5
-LAID_OUT = ("_choose", "_place", "_arrive", "_leave")
+LAID_OUT = ("_choose", "_place", "arrive", "_leave")
 
 
 def delays(task: Task) -> Values:

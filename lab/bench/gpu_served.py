@@ -1,7 +1,7 @@
-"""The step "served" of ``lab.bench.gpu_session``: `antiphon serve` on a folder of the model's published layout
-and size with random weights, and Opus calls by `antiphon probe` on the same machine.
+"""The step "served" of ``lab.bench.gpu_session``: `antiphon serve` on a folder of the model's published
+layout and size with random weights, and Opus calls by `antiphon probe` on the same machine.
 
-    python -m lab.bench.gpu_served out/moshi-7b                 the folder alone: 16 GB for Moshi 7B
+    python -m lab.bench.gpu_served out/moshi-7b                 the folder only: 16 GB for Moshi 7B
 
 It needs the server's packages, psutil and moshi. Rings are as full as the calls are long: a quarter after a
 minute. Random weights speak noise, which Opus encodes more slowly than speech.

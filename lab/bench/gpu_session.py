@@ -88,18 +88,18 @@ PLANS: dict[str, tuple[Entry, ...]] = {  # the most valuable first, so that a cu
         Entry("upstream", 90, 32),
     ),
     "server": (
-        Entry("env", 60),
-        Entry("compile_all", 80),
+        Entry("env", 40),
+        Entry("compile_all", 70),
         Entry("parity", 70),
         Entry("ticks", 60, 64),
-        Entry("paced", 100, 128),
+        Entry("paced", 90, 128),
         Entry("ticks", 80, 128),
         Entry("ticks", 40),
-        Entry("served", 200, 128),
-        Entry("delays", 60, 64),
+        Entry("served", 180, 128),
+        Entry("delays", 50, 64),
         Entry("paced", 80, 64),
-        Entry("ticks", 60, 32, bits=16),
-        Entry("paced", 90, 32, bits=16),
+        Entry("ticks", 50, 32, bits=16),
+        Entry("paced", 80, 32, bits=16),
     ),
 }
 STEPS = {
@@ -117,7 +117,6 @@ STEPS = {
     "attention": "gpu_sweeps:attention",
     "products": "gpu_sweeps:products",
     "paced": "gpu_paced:paced",
-    "sockets": "gpu_sockets:sockets",
     "served": "gpu_served:served",
 }
 """Module and function of each step; imported in the step's own process."""

@@ -37,7 +37,7 @@ def test_facts_are_consistent(subject: Subject, driver: Driver) -> None:
     assert driver.backend.state_bytes() == most or (subject.grows and driver.backend.state_bytes() < most)
     assert (info.memory["caches"] > 0) == info.can_prime
     assert info.versions
-    assert {type(version) for version in info.versions.values()} == {str}  # as messages between processes need
+    assert {type(version) for version in info.versions.values()} == {str}  # no subclass: it goes in a message
 
 
 def test_a_backend_needs_a_slot(subject: Subject) -> None:

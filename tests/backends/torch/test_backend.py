@@ -21,11 +21,15 @@ from antiphon.backends.torch.executor import TorchRows
 from antiphon.backends.torch.frames import TorchFrames
 from antiphon.backends.torch.loading import make
 from antiphon.backends.torch.pipeline import (
+    EMITTING,
+    ROW,
+    ROW_COLUMNS,
     WHOLE_RING,
     LayoutKind,
     Pipeline,
     place_rows,
     row_buckets,
+    write_inputs,
 )
 from antiphon.backends.torch.state import Run
 from antiphon.errors import BackendError, ConfigError, DeviceLostError, StepError, UnsupportedError
@@ -307,6 +311,19 @@ def test_a_layout_gives_each_row_a_place() -> None:
     assert (padded.rows.tolist(), padded.runs, padded.filled) == ([6, 2, 3, -1], (), WHOLE_RING)
     fixed = place_rows(LayoutKind.PADDED, 9, rows, frames, is_fixed=True)
     assert (fixed.rows.tolist(), fixed.runs, fixed.filled) == (apart.rows.tolist(), (), WHOLE_RING)
+
+
+def test_the_inputs_of_a_tick_leave_nothing_of_the_last_one() -> None:
+    host = np.full((4, 5 + ROW_COLUMNS), np.nan, np.float32)
+    pcm, frames = np.arange(15, dtype=np.float32).reshape(3, 5), np.zeros(3, np.int64)
+    places = place_rows(LayoutKind.PADDED, 9, np.array([6, 2, 3], np.int32), frames)
+    decoded = place_rows(LayoutKind.PADDED, 9, np.array([2], np.int32), frames[:1])
+    write_inputs(host, places, pcm, decoded)
+    np.testing.assert_array_equal(host[:, :5], [*pcm, np.zeros(5)])
+    lists = host[:, 5:].view(np.int32)
+    assert (lists[:, ROW].tolist(), lists[:, EMITTING].tolist()) == ([6, 2, 3, -1], [2, -1, -1, -1])
+    write_inputs(host, places, None, None)
+    assert host[:, 5:].view(np.int32)[:, EMITTING].tolist() == [6, 2, 3, -1]
 
 
 def test_rows_keep_nothing_of_a_stage_that_their_pipeline_lacks(duplex: Checkpoint, stt: Checkpoint) -> None:

@@ -79,22 +79,6 @@ def static_tensors(pipeline: Pipeline) -> list[Tensor]:
     return found
 
 
-def test_the_host_copies_its_inputs_without_torch(checkpoint: Checkpoint) -> None:
-    """Torch would split an operation on the inputs between threads, which wait for each other."""
-    executor = make(checkpoint, slots=ROWS, device="cpu").executor
-    assert isinstance(executor, TorchRows)
-    arrived, samples = executor.pipeline.buffers.arrived, checkpoint.spec.frame_samples
-    arrived.fill_(torch.nan)
-    pcm = np.arange(3 * samples, dtype=np.float32).reshape(3, samples)
-    places = place_rows(LayoutKind.PADDED, ROWS, np.array([0, 3, 1], np.int32), np.zeros(3, np.int64))
-    with torch.inference_mode(), Recorder() as recorder:
-        executor._arrive(places, pcm)
-    assert [operation.name for operation in recorder.kernels] == ["copy_"]
-    assert places.rows.tolist() == [0, 3, 1, -1]
-    np.testing.assert_array_equal(arrived[:, :samples].numpy(), [*pcm, np.zeros(samples)])
-    assert arrived.view(torch.int32)[:, ROW].tolist() == [0, 3, 1, -1]
-
-
 @pytest.mark.parametrize("weights", ["compute", "int8"])
 def test_a_stage_waits_for_nobody_and_touches_only_what_stays(checkpoint: Checkpoint, weights: str) -> None:
     backend = make(checkpoint, slots=ROWS, device="cpu", weights=weights, kv=weights)

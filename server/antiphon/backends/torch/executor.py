@@ -20,9 +20,6 @@ from antiphon.backends.torch.modules.layers import StreamEmbeddings, TokenEmbedd
 from antiphon.backends.torch.modules.lm import LanguageModel
 from antiphon.backends.torch.modules.mimi import Mimi
 from antiphon.backends.torch.pipeline import (
-    EMITTING,
-    ROW,
-    ROW_COLUMNS,
     BatchLayout,
     LayoutKind,
     Pipeline,
@@ -30,9 +27,10 @@ from antiphon.backends.torch.pipeline import (
     place_rows,
     planned_rows,
     row_buckets,
+    write_inputs,
 )
 from antiphon.backends.torch.quantised import formats_of, int4_linears, int8_linears, weight_bits
-from antiphon.backends.torch.state import NO_ROW, State, row_bytes
+from antiphon.backends.torch.state import State, row_bytes
 from antiphon.backends.torch_devices import device_bytes, device_name, device_probe, to_numpy
 from antiphon.models.costs import TICK_ROW_BYTES, TickWork
 from antiphon.models.sampling import SamplingParameters
@@ -216,7 +214,7 @@ class TorchRows:
         places = self._place(np.arange(size, dtype=np.int32), np.full(size, WARM_UP_FRAMES - 1, np.int64))
         for _ in range(WARM_UP_TICKS):
             with self._runner.tick():
-                self._arrive(places)
+                self.arrive(places)
                 self._warm_up_stages(places)
                 self._runner.finish()
 
@@ -291,22 +289,12 @@ class TorchRows:
     def _place(self, rows: IntArray, frames: NDArray[np.int64], *, is_fixed: bool = False) -> BatchLayout:
         return place_rows(self._rows.layout, self._state.rows, rows, frames, is_fixed=is_fixed)
 
-    def _arrive(
+    def arrive(
         self, places: BatchLayout, pcm: FloatArray | None = None, decoded: BatchLayout | None = None
     ) -> None:
         """Copy the inputs to the device in one transfer: the rows of each place."""
-        arriving, samples = self._rows.arriving[: places.count], self._spec.frame_samples
-        host = arriving.numpy()
-        lists = host[:, -ROW_COLUMNS:].view(np.int32)
-        lists[:, ROW] = places.rows
-        if decoded is not None:
-            lists[:, EMITTING] = NO_ROW
-            lists[: decoded.count, EMITTING] = decoded.rows
-        else:
-            lists[:, EMITTING] = places.rows
-        if pcm is not None:
-            host[places.rows == NO_ROW, :samples] = 0  # torch's threads would wait for each other, 4 ms at times
-            host[places.at, :samples] = pcm
+        arriving = self._rows.arriving[: places.count]
+        write_inputs(arriving.numpy(), places, pcm, decoded)
         self.pipeline.buffers.arrived[: places.count].copy_(arriving, non_blocking=True)
 
     def _choose(self, name: str, line: int, rows: IntArray, stage: Callable[[], None]) -> None:

@@ -37,7 +37,7 @@ class TorchFrames(TorchRows):
             if kind.gives_audio and work.is_emitting.any():
                 emitting = work.rows[work.is_emitting], work.frames[work.is_emitting]
                 decoded = self._place(*emitting, is_fixed=work.is_fixed)
-            self._arrive(places, work.pcm, decoded)
+            self.arrive(places, work.pcm, decoded)
             self._run("encode", pipeline.encode, places)
             if pipeline.generator is not None:
                 self._run("lm", pipeline.run_lm, places)
@@ -132,7 +132,7 @@ class TorchFrames(TorchRows):
             torch.from_numpy(codes)
         )
         with self._runner.tick():
-            self._arrive(places)
+            self.arrive(places)
             self._run("lm", self.pipeline.run_lm, places)
             self._runner.finish()
 

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from antiphon.backends.base import IntArray
+from antiphon.backends.base import FloatArray, IntArray
 from antiphon.backends.snapshots import TensorSpec
 from antiphon.backends.torch.generation import Generator, TokenChooser
 from antiphon.backends.torch.modules.mimi import Mimi
@@ -271,6 +271,24 @@ PAUSE_INDEX = 0
 
 ENCODER = "encoder"
 """The prefix of the encoder's state names."""
+
+
+def write_inputs(
+    host: FloatArray, places: BatchLayout, pcm: FloatArray | None, decoded: BatchLayout | None
+) -> None:
+    """Write a tick's inputs into ``host`` float32 ``[n, samples + ROW_COLUMNS]``: its rows, those that are
+    decoded (None: all), and their PCM ``[m, samples]``.
+
+    Only numpy writes: torch would share the work among threads, which wait for each other.
+    """
+    lists = host[:, -ROW_COLUMNS:].view(np.int32)
+    lists[:, ROW] = lists[:, EMITTING] = places.rows
+    if decoded is not None:
+        lists[:, EMITTING] = NO_ROW
+        lists[: decoded.count, EMITTING] = decoded.rows
+    if pcm is not None:
+        host[places.rows == NO_ROW, :-ROW_COLUMNS] = 0
+        host[places.at, :-ROW_COLUMNS] = pcm
 
 
 def codec_specs(mimi: Mimi, kind: PipelineKind) -> Iterator[TensorSpec]:

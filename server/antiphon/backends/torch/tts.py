@@ -88,7 +88,7 @@ class TorchTts(TorchRows):
             decoded = self._place(*emitting, is_fixed=step.is_fixed)
         with self._runner.tick():
             self._state.hold(step.rows, step.frames + 1)
-            self._arrive(places, decoded=decoded)
+            self.arrive(places, decoded=decoded)
             self._chosen[: places.count] = 0
             self._chosen.numpy()[places.at] = step.choices
             self._choices[: places.count].copy_(self._chosen[: places.count], non_blocking=True)
