@@ -156,8 +156,7 @@ class Child:
     @property
     def failure(self) -> str:
         """The reason for an end before the child was ready, else ""."""
-        error = self.ready.exception() if self.ready.done() else None
-        return "" if error is None else str(error)
+        return str(self.ready.exception() or "") if self.ready.done() else ""
 
     @property
     def is_responsive(self) -> bool:
@@ -178,17 +177,22 @@ class Child:
 
     async def answer(self, what: str, limit_s: float | None = None) -> bytes | None:
         """The answer to a question; None if none arrives within ``limit_s``, or else ``ANSWER_S``."""
-        if self.peer.is_congested:  # operators' questions must not fill its queue
-            return None
         with contextlib.suppress(AntiphonError, TimeoutError):
-            body = await asyncio.wait_for(self.peer.ask(Question(what)), limit_s or ANSWER_S)
-            return body.data if isinstance(body, Body) else None
+            if not self.peer.is_congested:  # operators' questions must not fill its queue
+                body = await asyncio.wait_for(self.peer.ask(Question(what)), limit_s or ANSWER_S)
+                return body.data if isinstance(body, Body) else None
         return None
 
     def kill(self) -> None:
-        """Kill the child, even if it is stopped; :attr:`ended` follows."""
-        with contextlib.suppress(ProcessLookupError):
+        """Kill the child, even if it is stopped; :attr:`ended` follows.
+
+        ``Process.kill`` could reap a process that has just ended, whose exit code would then be lost.
+        """
+        if isinstance(self.process, LocalTask):
             self.process.kill()
+        elif self.is_alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def _heard(self, message: Message, descriptors: Sequence[int]) -> ControlReply:
         if isinstance(message, Ready) and not self.ready.done():
@@ -230,8 +234,7 @@ class ChildProcesses:
         Raises:
             OSError: the system has no process, file or memory left.
         """
-        name = f"engine {self.devices[number]}".strip()
-        child = await Child.start(name, self.engine, handle)
+        child = await Child.start(f"engine {self.devices[number]}".strip(), self.engine, handle)
         child.peer.send(Begin(number, self.task))
         return child
 
