@@ -1,5 +1,6 @@
 """Compares ticks measured on an H100 and an H200 with the times that ``antiphon.models.costs`` computes for
-them. Its constants are fitted to some of the ticks on the H100; those of the H200 are from its datasheet.
+them. Its constants are fitted to some of the ticks on the H100. Those of the H200 differ only in the rate and
+the size of its memory, which are from its datasheet.
 
     python -m lab.bench.gpu_fit                            the table of docs/benchmarks/gpu.md
 """

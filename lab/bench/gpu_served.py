@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -71,20 +71,22 @@ def served(task: Task) -> Values:
     try:
         harness: Any = import_module("lab.bench.harness")
         found = Values(calls=task.batch)
-        with tempfile.TemporaryDirectory() as scratch:
-            start_s = time.perf_counter()
-            make_folder(Path(scratch) / "model", task.size)
+        start_s, folder = time.perf_counter(), task.out / "model"
+        try:
+            make_folder(folder, task.size)
             if device().type == "cuda":
                 torch.cuda.empty_cache()
             note(found | {"written_s": time.perf_counter() - start_s})
-            return found | _called(task, harness, Path(scratch))
+            return found | _called(task, harness, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     except ImportError as error:
         return {"left_out": str(error)}
 
 
-def _called(task: Task, harness: Any, scratch: Path) -> Values:
+def _called(task: Task, harness: Any, folder: Path) -> Values:
     form = () if task.bits == 16 else INT8
-    named = ("--model", str(scratch / "model"), "--backend", "torch", "--device", device().type)
+    named = ("--model", str(folder), "--backend", "torch", "--device", device().type)
     several = ("--front-ends", str(FRONT_ENDS), "--slots", "2" if task.is_small else "auto")
     start_s, found = time.perf_counter(), Values()
     command = harness.serve_command(*named, *several, *form)
@@ -95,14 +97,14 @@ def _called(task: Task, harness: Any, scratch: Path) -> Values:
         note(found)
         calls, seconds = min(task.batch, found["promised"]), SMALL_SECONDS if task.is_small else SECONDS
         for _ in range(MOST_RUNS):
-            begun_s = server.cpu_s()
+            begun_s, used_s = time.perf_counter(), server.cpu_s()
             report = harness.probe(
                 server.url, "--sessions", str(calls), "--seconds", f"{seconds:g}", "--processes", "4"
             )["report"]
             found[f"{calls} calls"] = {
                 "counts": report["counts"],
                 "latency_ms": report["times"]["latency"],
-                "cores": (server.cpu_s() - begun_s) / seconds,
+                "cores": (server.cpu_s() - used_s) / (time.perf_counter() - begun_s),
             }
             note(found)
             if not report["counts"]["late"] or calls < MOST_RUNS:

@@ -198,6 +198,7 @@ def run_plan(options: argparse.Namespace) -> int:
 
 def run_here(options: argparse.Namespace) -> None:
     """Run one step in this process; its result is the last line of JSON."""
+    os.environ.update(environment())  # for the step's own processes
     sys.path[:0] = [str(ROOT / folder) for folder in SOURCES]
     machine: Any = import_module("antiphon.backends.machine")
     with ExitStack() as stack:

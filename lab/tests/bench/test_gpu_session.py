@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,6 @@ from lab.bench import gpu_card, gpu_session
 from lab.bench.gpu_costs import NODES
 from lab.bench.gpu_models import Form, empty_modules, published_sizes
 from lab.bench.gpu_session import PLANS, Entry, run_plan
-from lab.bench.gpu_session import environment as environment_of_a_step
 from lab.bench.gpu_timings import codec_step
 from lab.tests.bench.only_these import bare_environment
 from tests.backends.torch.fake_cuda import fake_cuda
@@ -79,10 +79,9 @@ def test_a_plan_runs_with_the_packages_of_a_card(tmp_path: Path, plan: str) -> N
 def test_a_step_of_the_server_plan_runs(tmp_path: Path, step: str) -> None:
     """The whole server needs more packages than a GPU machine has by default."""
     command = [sys.executable, "-m", "lab.bench.gpu_session", "--step", step, "--batch", "2", "--small"]
-    environment = environment_of_a_step() | {"OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
-        [*command, "--out", str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True,
-        timeout=500, check=False,
+        [*command, "--out", str(tmp_path)], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=500, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
@@ -90,6 +89,7 @@ def test_a_step_of_the_server_plan_runs(tmp_path: Path, step: str) -> None:
         assert found["promised"] == 2
         assert found["2 calls"]["counts"]["lost"] == 0  # how many are late depends on the machine's load
         assert found["2 calls"]["counts"]["answered"] > 0
+        assert [path.name for path in tmp_path.iterdir()] == ["served.log"]  # the model's folder is removed
     else:
         assert {"arrive", "launch encode", "launch lm", "device encode"} <= set(found["without"]["ms"])
         assert len(found["without"]["latest"]) == 3

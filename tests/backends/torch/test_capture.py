@@ -79,6 +79,17 @@ def static_tensors(pipeline: Pipeline) -> list[Tensor]:
     return found
 
 
+def test_the_host_copies_its_inputs_without_torch(checkpoint: Checkpoint) -> None:
+    """Torch would share an operation on the inputs among threads, which wait for each other."""
+    executor = make(checkpoint, slots=ROWS, device="cpu").executor
+    assert isinstance(executor, TorchRows)
+    pcm = np.ones((3, checkpoint.spec.frame_samples), np.float32)
+    places = place_rows(LayoutKind.PADDED, ROWS, ALL[:3], np.zeros(3, np.int64))
+    with torch.inference_mode(), Recorder() as recorder:
+        executor.arrive(places, pcm)
+    assert [operation.name for operation in recorder.kernels] == ["copy_"]
+
+
 @pytest.mark.parametrize("weights", ["compute", "int8"])
 def test_a_stage_waits_for_nobody_and_touches_only_what_stays(checkpoint: Checkpoint, weights: str) -> None:
     backend = make(checkpoint, slots=ROWS, device="cpu", weights=weights, kv=weights)
