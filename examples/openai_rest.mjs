@@ -13,7 +13,7 @@ if (!baseURL || !existsSync(recording)) {
 }
 const client = new OpenAI({ baseURL, apiKey: "any key" });
 
-const speech = await client.audio.speech.create({ model: "tiny-tts", voice: "thomas", input: "what is five plus four" });
+const speech = await client.audio.speech.create({ model: "tiny-tts", voice: "will", input: "what is five plus four" });
 writeFileSync("speech.mp3", Buffer.from(await speech.arrayBuffer()));
 
 const file = createReadStream(recording);

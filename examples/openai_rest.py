@@ -14,7 +14,7 @@ if len(sys.argv) != 3 or not Path(sys.argv[1]).is_file():
     sys.exit(2)
 client = OpenAI(base_url=sys.argv[2], api_key="any key")
 with client.audio.speech.with_streaming_response.create(
-    model="tiny-tts", voice="thomas", input="what is five plus four", response_format="mp3"
+    model="tiny-tts", voice="will", input="what is five plus four", response_format="mp3"
 ) as speech:
     speech.stream_to_file("speech.mp3")
 transcript = client.audio.transcriptions.create(model="tiny-stt", file=Path(sys.argv[1]))

@@ -59,8 +59,8 @@ SCHEDULE: Final = Schedule(peak_learning_rate=RATE, warm_up_steps=150, total_ste
 class Settings:
     """The settings of a run."""
 
-    short_batch: int = 24
-    long_batch: int = 8
+    short_batch: int = 12
+    long_batch: int = 4
     long_share: float = 0.4
     """Share of the batches; both kinds have about the same number of steps."""
     text_weight: float = 0.5

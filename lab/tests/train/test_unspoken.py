@@ -35,7 +35,7 @@ def test_what_is_left_of_a_text_is_understood(tmp_path: Path) -> None:
     sounds: list[FloatArray] = []
     with running_server(command, port, tmp_path / "server.log") as server:
         for text in [*HEARD] * TAKES:
-            body = json.dumps({"input": text, "voice": "thomas", "response_format": "wav"}).encode()
+            body = json.dumps({"input": text, "voice": "will", "response_format": "wav"}).encode()
             request = urllib.request.Request(
                 f"{server.url}/v1/audio/speech", body, {"Content-Type": "application/json"}
             )
