@@ -9,8 +9,8 @@ Every stage keeps its results and resumes, so a stopped run is simply run again;
 SIGCONT) loses none of its minutes. The codec is trained further from the shipped one, everything else starts
 only from seeds; with --start talker, recogniser and synthesiser are trained further from the models in that
 folder, whose codec is kept. With --natural in addition, only recogniser and synthesiser are trained further,
-also on natural voices; --small reduces the whole run to two minutes. The last stages write the models'
-folders; `python -m lab.train.evaluate` measures them.
+on natural voices; without it the synthesiser learns two voices of flite. --small reduces the whole run to two
+minutes. The last stages write the models' folders; `python -m lab.train.evaluate` measures them.
 """
 
 from __future__ import annotations

@@ -272,6 +272,13 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(2)
     report: dict[str, Any] = {"model": options.model}
     wanted = PARTS if options.only is None else (options.only,)
+    needs_material = "tts" in wanted and options.tts and not options.material
+    natural = [name for name in voices_of(options.tts) if name in NATURAL_VOICES] if needs_material else []
+    if natural:
+        parser.error(
+            f"{options.tts} has natural voices ({', '.join(natural)}), whose teacher is in the folder of "
+            "--material; to make it: python -m lab.train.material --out out/material"
+        )
     if {*wanted} & {"talk", "duplex", "stt"}:
         report["judged_by"] = [path.name for path in judging_shards(options.questions)]
     if "codec" in wanted:

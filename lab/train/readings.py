@@ -313,7 +313,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shards", type=int, default=8, help="about half an hour of speech each")
+    parser.add_argument("--shards", type=int, default=8, help="some 25 minutes of speech each")
     parser.add_argument(
         "--readings", type=int, default=SHORT_PER_SHARD, help="short readings of a shard [%(default)s]"
     )

@@ -68,10 +68,10 @@ SMALL: Final = Scale(
     steps=2,
 )
 """A test of the whole pipeline, whose models have no skills."""
-NATURAL: Final = Scale(question_shards=40, test_shards=2, natural_shards=120, copies=3, reading_shards=50)
+NATURAL: Final = Scale(question_shards=40, test_shards=2, natural_shards=120, copies=3, reading_shards=70)
 """With natural voices: about nine hours of synthetic questions, eleven of natural ones, and 26 of texts."""
-NATURAL_READER: Final = ("--steps", "13000", "--rate", "1e-3")
-"""Natural voices differ more from the start's, and a word's sound depends on its neighbours."""
+NATURAL_READER: Final = ("--steps", "13000", "--rate", "1e-3", "--batches", "12", "4")
+"""In natural voices the sound of a word depends on its neighbours: more steps, of fewer readings each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,8 @@ class Recipe:
     out/built-in; their codec is unchanged.
 
     With ``material``, a folder of lab.train.material, recogniser and synthesiser are trained further from
-    ``start``, also on natural voices; the talker is unchanged.
+    ``start``, the first also, the second only on natural voices; the talker is unchanged. Without it the
+    synthesiser learns two voices of flite.
     """
 
     out: Path

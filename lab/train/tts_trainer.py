@@ -59,8 +59,8 @@ SCHEDULE: Final = Schedule(peak_learning_rate=RATE, warm_up_steps=150, total_ste
 class Settings:
     """The settings of a run."""
 
-    short_batch: int = 12
-    long_batch: int = 4
+    short_batch: int
+    long_batch: int
     long_share: float = 0.4
     """Share of the batches; both kinds have about the same number of steps."""
     text_weight: float = 0.5
@@ -358,12 +358,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--rate", type=float, help=f"peak learning rate [{RATE}; {FURTHER_RATE} with --start]"
     )
+    parser.add_argument(
+        "--batches",
+        type=int,
+        nargs=2,
+        default=(24, 8),
+        metavar=("SHORT", "LONG"),
+        help="readings in a batch of short and in one of long ones [24 8]",
+    )
     add_arguments(parser, steps=SCHEDULE.total_steps)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     rate = options.rate or (RATE if options.start is None else FURTHER_RATE)
     schedule = replace(SCHEDULE, total_steps=options.steps, peak_learning_rate=rate)
-    trainer = Trainer(Settings(), schedule, options.readings, options.codec, options.out, start=options.start)
+    settings = Settings(*options.batches)
+    trainer = Trainer(settings, schedule, options.readings, options.codec, options.out, start=options.start)
     sys.stderr.write(f"{trainer.readings} readings, from step {trainer.step}\n")
     return run_until_stopped(trainer, options.steps, options.minutes)
 

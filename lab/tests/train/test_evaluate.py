@@ -36,6 +36,14 @@ def test_the_bound_of_a_synthesiser_is_its_training_data_after_the_codec(
     np.testing.assert_array_equal(evaluate.after_codec(2, "slt", answer), 2 * words)
 
 
+def test_natural_voices_of_a_synthesiser_need_the_material(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        evaluate.main(["--only", "tts", "--tts", "tiny-tts"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert "tiny-tts has natural voices (vera, will), whose teacher is in the folder of --material" in said
+    assert said.endswith("to make it: python -m lab.train.material --out out/material")
+
+
 @pytest.mark.parametrize("stt", [[], ["--stt", "tiny-stt"]])
 def test_natural_voices_are_a_part_of_their_own_with_material(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stt: list[str]
