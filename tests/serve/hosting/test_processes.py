@@ -276,12 +276,12 @@ async def test_calls_are_shared_evenly_and_arrivals_even_out_what_leavers_left()
         assert sum((await shares(server)).values()) == 17
         calls += await arrive(48)
         assert max((await shares(server)).values()) <= 33
-        for call in calls[::2]:
+        for call in calls[:32:2]:  # as many as a front end has spare leases: those of leavers are free later
             await call.aclose()
         async with asyncio.timeout(PATIENCE_S):
-            while sum((await shares(server)).values()) > 33:  # noqa: ASYNC110 (other processes)
+            while sum((await shares(server)).values()) > 49:  # noqa: ASYNC110 (other processes)
                 await asyncio.sleep(0.05)
-        await arrive(32)
+        await arrive(16)
         assert max((await shares(server)).values()) <= 33
 
 
