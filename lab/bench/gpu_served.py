@@ -1,21 +1,16 @@
 """The step "served" of ``lab.bench.gpu_session``: `antiphon serve` on a folder of the model's published
 layout and size with random weights, and Opus calls by `antiphon probe` on the same machine.
 
-    python -m lab.bench.gpu_served out/moshi-7b                 the folder only: 16 GB for Moshi 7B
-
 It needs the server's packages, psutil and moshi. Rings are as full as the calls are long: a quarter after a
 minute. Random weights speak noise, which Opus encodes more slowly than speech.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
-import sys
 import time
 import urllib.request
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,7 +26,6 @@ PIECES = 256
 """Pieces of the tokenizer: other tokens have no words."""
 FRONT_ENDS = 4
 SECONDS, SMALL_SECONDS = 40.0, 2.0
-MOST_RUNS = 2
 INT8 = ("--backend-option", "weights=int8", "--backend-option", "kv=int8")
 
 
@@ -62,21 +56,20 @@ def make_folder(folder: Path, size: Size) -> None:
 
 
 def served(task: Task) -> Values:
-    """Serve the model with ``slots=auto`` and call it: as many calls as it promises, ``task.batch`` at
-    most, then half of them if any frame was late.
+    """Serve the model with ``slots=auto``, with as many calls as it promises, ``task.batch`` at most.
 
-    Returns the seconds until the folder was written and the server ready, the promised calls, and the reports
-    of the probe.
+    Returns the seconds until the folder was written and the server ready, the promised calls, the report of
+    the probe, and the cores that the server took.
     """
     try:
         harness: Any = import_module("lab.bench.harness")
-        found = Values(calls=task.batch)
         start_s, folder = time.perf_counter(), task.out / "model"
         try:
             make_folder(folder, task.size)
             if device().type == "cuda":
                 torch.cuda.empty_cache()
-            note(found | {"written_s": time.perf_counter() - start_s})
+            found = Values(written_s=time.perf_counter() - start_s)
+            note(found)
             return found | _called(task, harness, folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -96,36 +89,10 @@ def _called(task: Task, harness: Any, folder: Path) -> Values:
             found["promised"] = json.load(answer)["models"][0]["slots"]["total"]
         note(found)
         calls, seconds = min(task.batch, found["promised"]), SMALL_SECONDS if task.is_small else SECONDS
-        for _ in range(MOST_RUNS):
-            begun_s, used_s = time.perf_counter(), server.cpu_s()
-            report = harness.probe(
-                server.url, "--sessions", str(calls), "--seconds", f"{seconds:g}", "--processes", "4"
-            )["report"]
-            found[f"{calls} calls"] = {
-                "counts": report["counts"],
-                "latency_ms": report["times"]["latency"],
-                "cores": (server.cpu_s() - used_s) / (time.perf_counter() - begun_s),
-            }
-            note(found)
-            if not report["counts"]["late"] or calls < MOST_RUNS:
-                break
-            calls //= 2
-    return found
-
-
-def main(argv: Sequence[str]) -> int:
-    """Write the folder."""
-    parser = argparse.ArgumentParser(
-        prog="python -m lab.bench.gpu_served", description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--model", default="moshi-7b", help="default: %(default)s")
-    parser.add_argument("--small", action="store_true", help="a shrunk model")
-    options = parser.parse_args(argv)
-    make_folder(options.folder, Task(options.model, 1, options.small, Path()).size)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+        begun_s, used_s = time.perf_counter(), server.cpu_s()
+        report = harness.probe(
+            server.url, "--sessions", str(calls), "--seconds", f"{seconds:g}", "--processes", "4"
+        )["report"]
+        cores = (server.cpu_s() - used_s) / (time.perf_counter() - begun_s)
+    counts, latency_ms = report["counts"], report["times"]["latency"]
+    return found | {"calls": calls, "counts": counts, "latency_ms": latency_ms, "cores": cores}

@@ -87,8 +87,8 @@ def test_a_step_of_the_server_plan_runs(tmp_path: Path, step: str) -> None:
     found = json.loads(ended.stdout.splitlines()[-1])
     if step == "served":
         assert found["promised"] == 2
-        assert found["2 calls"]["counts"]["lost"] == 0  # how many are late depends on the machine's load
-        assert found["2 calls"]["counts"]["answered"] > 0
+        assert found["counts"]["lost"] == 0  # how many are late depends on the machine's load
+        assert found["counts"]["answered"] > 0
         assert [path.name for path in tmp_path.iterdir()] == ["served.log"]  # the model's folder is removed
     else:
         assert {"arrive", "launch encode", "launch lm", "device encode"} <= set(found["without"]["ms"])
