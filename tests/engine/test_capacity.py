@@ -16,6 +16,7 @@ from antiphon.backends.stopwatch import StepClock
 from antiphon.cores import core_time
 from antiphon.engine.sizing import MemoryFacts, check_fit, rows_that_fit
 from antiphon.engine.tick_times import (
+    GROWTH,
     HostLoad,
     TickRule,
     TickTime,
@@ -93,13 +94,13 @@ def test_ticks_are_timed_a_little_beyond_the_limit(run_s: float, row_s: float) -
     ticks = [TickTime(1, run_s + row_s)]
     while ticks[-1].seconds <= 0.034:
         rows = next_rows(ticks, 0.034)
-        assert ticks[-1].rows < rows <= 4 * ticks[-1].rows
+        assert ticks[-1].rows < rows <= GROWTH * ticks[-1].rows
         ticks.append(TickTime(rows, run_s + row_s * rows))
     in_time = max(1, int((0.034 - run_s) / row_s + 1e-6))
     assert abs(rows_in_time(ticks, 0.034) - in_time) <= 1
     assert ticks[-1].rows <= 1.25 * in_time + 2
     assert next_rows([TickTime(4, 0.02), TickTime(8, 0.02)], 0.034) == 16, "time does not grow with rows"
-    assert [next_rows([TickTime(1, first_s)], 0.034) for first_s in (0.0, 0.005, 0.011, 0.03)] == [4, 4, 3, 2]
+    assert [next_rows([TickTime(1, first_s)], 0.034) for first_s in (0.0, 0.005, 0.011, 0.03)] == [8, 6, 3, 2]
 
 
 @given(st.lists(st.floats(1e-4, 1.0), min_size=1, max_size=9), st.floats(1e-4, 1.0))
@@ -155,6 +156,19 @@ def line_of_ticks(row_s: float) -> list[TickTime]:
 )
 def test_sockets_take_cores_from_a_tick(threads: int, models: int, calls: int, slowdown: float) -> None:
     assert LOAD.slowdown(calls, 0.08, threads=threads, models=models) == pytest.approx(slowdown)
+
+
+@pytest.mark.parametrize(
+    ("threads", "models", "slowdown"), [(2, 1, 1.3 / 0.7), (1, 1, 1.3), (2, 2, float("inf"))]
+)
+def test_threads_with_rows_of_their_own_hardly_wait_for_each_other(
+    threads: int, models: int, slowdown: float
+) -> None:
+    """40 calls take 0.6 of one of two cores."""
+    found = LOAD.slowdown(40, 0.08, threads=threads, models=models, splits_rows=True)
+    assert found == pytest.approx(slowdown)
+    rule = TickRule(0.08, 0.15, LOAD, threads, models, splits_rows=True)
+    assert rule.slowdown(40) == pytest.approx(slowdown)
 
 
 def test_event_loops_and_cores_have_an_end() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -24,31 +24,30 @@ from tests.support.stamp import read_stamp
 CALLERS = 10
 SLOTS = 8
 SECONDS = 2.0
+PATIENCE_S = 60.0
 
 
 class Caller:
     """Calls again and again, a few frames each, one frame ahead of its replies at most."""
 
-    def __init__(self, engine: Engine, seed: int, until_s: float) -> None:
-        self.engine, self.calls = engine, Calls(engine, is_started=True)
+    def __init__(self, calls: Calls, engine: Engine, seed: int, until_s: float) -> None:
+        self.calls, self.engine = calls, engine
         self.random = random.Random(seed)
         self.noise = np.random.default_rng(seed)
         self.until_s = until_s
         self.frames = 0
         self.lives: list[int] = []
-        self.failure: BaseException | None = None
 
-    def run(self) -> None:
-        try:
-            while time.monotonic() < self.until_s:
-                self.call()
-        except BaseException as error:  # shown by the test, on its own thread
-            self.failure = error
+    def run(self) -> Iterator[bool]:
+        """Call until the time is over; the control thread, which is this one, takes a turn at each yield."""
+        while time.monotonic() < self.until_s:
+            yield from self.call()
 
-    def call(self) -> None:
+    def call(self) -> Iterator[bool]:
         spec = self.engine.info.spec
         session = self.calls.submit(wait_s=30.0)
-        self.calls.until(lambda: session.state is not SessionState.QUEUED)
+        while session.state is SessionState.QUEUED:
+            yield False
         history: WordArray = np.zeros(1, np.uint32)
         lives: set[int] = set()
         for index in range(self.random.randrange(1, 12)):
@@ -59,11 +58,9 @@ class Caller:
             session.push(frame[cut:], time.monotonic())
             if index < spec.delay_frames:
                 continue
-            replies = session.take()
-            while not replies:
+            while not (replies := session.take()):
                 assert session.error is None
-                self.calls.turn(10.0)
-                replies = session.take()
+                yield False
             (reply,) = replies
             assert reply.pcm is not None
             stamp = read_stamp(reply.pcm)
@@ -82,16 +79,13 @@ def test_many_callers_on_few_rows_hear_all_of_their_own_and_nothing_else(kind: P
     metrics = EngineMetrics(CollectorRegistry(), model="null")
     engine = Engine(NullBackend(null_spec(kind), SLOTS, step_ms=0.5), calm(), metrics=metrics)
     engine.start()
-    until_s = time.monotonic() + SECONDS
-    callers = [Caller(engine, seed, until_s) for seed in range(CALLERS)]
-    threads = [threading.Thread(target=caller.run) for caller in callers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120.0)
-    for caller in callers:
-        if caller.failure is not None:
-            raise caller.failure
+    calls, until_s = Calls(engine, is_started=True), time.monotonic() + SECONDS
+    callers = [Caller(calls, engine, seed, until_s) for seed in range(CALLERS)]
+    running = [caller.run() for caller in callers]
+    while running:
+        assert time.monotonic() < until_s + PATIENCE_S
+        running = [caller for caller in running if not next(caller, True)]
+        calls.turn(0.001)
     assert engine.health().active == 0
     assert engine.stop(5.0)
     lives = [life for caller in callers for life in caller.lives]

@@ -90,17 +90,17 @@ def test_what_prompts_and_voices_keep_counts_beside_the_weights() -> None:
 def test_memory_decides_when_ticks_are_fast() -> None:
     workshop = Workshop({"total": 1000, "weights": 200, "state_per_row": 70})
     assert workshop.size() == 10
-    assert [made.info.slots for made in workshop.made] == [1, 4, 10]
+    assert [made.info.slots for made in workshop.made] == [1, 8, 10]
 
 
 def test_time_decides_when_memory_is_plenty_and_stops_measuring_beyond_it() -> None:
     workshop = Workshop({"total": 10**9, "weights": 0, "state_per_row": 1}, step_s=lambda rows: 0.005 * rows)
     assert workshop.size() == 16  # ticks of 40 ms hold 8 ready rows, and are met by half of all calls
-    assert [made.info.slots for made in workshop.made] == [1, 4, 64, 16]
+    assert [made.info.slots for made in workshop.made] == [1, 8, 64, 16]
     assert [sorted({step.count for step in made.steps}) for made in workshop.made] == [
         [1],
-        [4],
-        [10],
+        [8],
+        [9],
         [],
     ]
 
@@ -162,7 +162,7 @@ def test_operators_read_why_there_are_fewer_rows() -> None:
     assert engine.note == "slots = auto chose 7: memory ran out while 10 rows were warmed up"
 
 
-@pytest.mark.parametrize(("max_slots", "seen"), [(64, [16, -16, 1, 4, 64, 32]), (8, [8, -8, 1, 4, 8])])
+@pytest.mark.parametrize(("max_slots", "seen"), [(64, [16, -16, 1, 8, 64, 32]), (8, [8, -8, 1, 8])])
 def test_threads_are_chosen_before_rows_are_timed(max_slots: int, seen: list[int]) -> None:
     clock = FakeClock()
     backend = ChoosingBackend(
@@ -193,7 +193,7 @@ def test_a_backend_that_always_runs_all_its_rows_grows_until_it_is_too_slow() ->
     assert [made.info.slots for made in workshop.made] == [1, 2, 8, 6]
     patient = Workshop({"total": 100, "weights": 0, "state_per_row": 9}, is_packed=False)
     assert patient.size() == 10
-    assert [made.info.slots for made in patient.made] == [1, 4, 10]
+    assert [made.info.slots for made in patient.made] == [1, 8, 10]
 
 
 def test_a_machine_too_slow_for_one_row_has_one_row() -> None:
@@ -432,7 +432,7 @@ def test_a_gpu_is_first_resized_to_the_computed_number(caplog: pytest.LogCapture
         assert workshop.size(replace(AUTO, max_slots=500)) == 266
     assert [made.info.slots for made in workshop.made] == [1, 78, 500, 266]
     counts = [sorted({step.count for step in made.steps}) for made in workshop.made]
-    assert counts == [[1], [4, 16, 64, 78], [148], []]
+    assert counts == [[1], [8, 64, 78], [148], []]
     first, last = (record for record in caplog.records if record.name == "antiphon.engine.sizing")
     assert (first.message, last.message) == ("slots computed", "slots chosen")
     fields = first.__dict__["fields"]
@@ -458,4 +458,4 @@ def test_rows_of_text_to_speech_are_those_computed() -> None:
 def test_an_unknown_card_is_only_timed() -> None:
     workshop = Workshop(FAST, device_name="NVIDIA T4", work=MILLISECOND_A_ROW)
     assert workshop.size() == 64
-    assert [made.info.slots for made in workshop.made] == [1, 4, 64]
+    assert [made.info.slots for made in workshop.made] == [1, 8, 64]

@@ -135,7 +135,8 @@ class BackendInfo:
     engine cannot measure it (tts). ``device_name`` is the driver's name for a GPU. ``work`` is the cost of a
     tick, as the fields of :class:`antiphon.models.costs.TickWork`, or empty. ``threads``, after the warm-up,
     describes how a tick uses a CPU's threads; it is empty if unknown. ``cpu_threads`` is their number, 0 for
-    a device. ``chooses_threads``: :meth:`Resizable.choose_threads` has an effect.
+    a device. ``splits_rows``: each thread computes rows of its own, and waits for the others only at the end
+    of a stage. ``chooses_threads``: :meth:`Resizable.choose_threads` has an effect.
 
     An executor's info has no slots, and of ``memory`` only the entries that the host cannot determine.
     """
@@ -153,6 +154,7 @@ class BackendInfo:
     device_name: str = ""
     threads: str = ""
     cpu_threads: int = 0
+    splits_rows: bool = False
     work: Mapping[str, int] = field(default_factory=dict)
     chooses_threads: bool = False
 

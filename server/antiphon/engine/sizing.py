@@ -259,6 +259,7 @@ def make_sized(
         share.load,
         backend.info.cpu_threads,
         share.models,
+        backend.info.splits_rows,
     )
     if not backend.info.spec.kind.has_deadlines:
         spoken = _spoken_in_time(backend.info, config, rule)
@@ -281,15 +282,16 @@ def _timed(
 ) -> Backend:
     """Resize the backend from one row to the most calls that it answers by ``rule``, at most ``fitting``.
 
-    It is timed with one row, and with increasing numbers of ready rows until it is too slow. It is resized to
-    at least ``first`` rows and then, if a tick computes only the ready rows, to ``fitting``; otherwise to
-    each number of rows that is timed.
+    It is timed with one row, and with increasing numbers of ready rows until it is too slow, given at least
+    the slowdown of one call. It is resized to at least ``first`` rows and then, if a tick computes only the
+    ready rows, to ``fitting``; otherwise to each number of rows that is timed.
     """
     age(backend)
     ticks, is_packed = [measure_tick(backend, 1, clock, 1)], False
-    while ticks[-1].seconds <= rule.limit_s and ticks[-1].rows < fitting:
+    limit_s = rule.limit_s / rule.slowdown(1)
+    while ticks[-1].seconds <= limit_s and ticks[-1].rows < fitting:
         slots = backend.info.slots
-        rows = min(next_rows(ticks, rule.limit_s), slots if ticks[-1].rows < slots else fitting)
+        rows = min(next_rows(ticks, limit_s), slots if ticks[-1].rows < slots else fitting)
         if rows > slots:
             backend = _remake(backend, factory, fitting if is_packed else min(max(first, rows), fitting))
             is_packed = not config.fixed_batch and backend.plan(np.zeros(1, np.int32)) < backend.info.slots

@@ -33,7 +33,7 @@ CPU_STEPS: Final = 3
 """All steps on a CPU: processor time varies less than a device's time, and the slower first step is not the
 minimum."""
 
-GROWTH: Final = 4
+GROWTH: Final = 8
 """Each timed tick has at most this many times the rows of the one before: times are nearly on a line."""
 
 AGED_FRAMES: Final = 250
@@ -63,19 +63,22 @@ class HostLoad:
     cores: float = float("inf")
     period_s: float = 0.1
 
-    def slowdown(self, calls: int, frame_s: float, *, threads: int, models: int = 1) -> float:
+    def slowdown(
+        self, calls: int, frame_s: float, *, threads: int, models: int = 1, splits_rows: bool = False
+    ) -> float:
         """The ratio of a tick's time during ``calls`` calls of each model to its time without them.
 
         A tick computes on ``threads`` threads; with 0 it computes on a device, which one thread feeds. A
         thread of a tick that waits for its core stalls the tick's other threads, so each processor second of
-        a socket costs a tick of T threads T processor seconds. If all ticks have more threads than there are
-        cores, a socket stalls all of them; a tick with more threads than cores takes as many times longer.
+        a socket costs a tick of T threads T processor seconds; a single one if ``splits_rows``
+        (:class:`antiphon.backends.base.BackendInfo`). If all ticks have more threads than there are cores, a
+        socket stalls all of them; a tick with more threads than cores takes as many times longer.
         Ticks of several models take turns, as on a device. Infinite if the event loops or the cores are not
         enough. A quota below one core counts as one core: :class:`TickRule` counts its pauses.
         """
         cores = max(1.0, self.cores)
         wanted = max(1, threads) * models
-        stalled = max(1, threads) if wanted <= cores else cores
+        stalled = cores if wanted > cores else 1 if splits_rows else max(1, threads)
         taken = min(wanted, cores)
         loops = models * calls * self.call_s / frame_s
         outside = models * calls * (self.call_s + self.caller_s) / frame_s
@@ -92,8 +95,8 @@ class TickRule:
     """The condition for calls to be answered in time: two ticks fit into a frame of ``frame_s``, less
     ``reserve_fraction``.
 
-    ``models`` models share the machine, each with ticks on ``threads`` threads. ``is_packed``: a tick
-    computes only the rows that are ready.
+    ``models`` models share the machine, each with ticks on ``threads`` threads; ``splits_rows`` is as in
+    :meth:`HostLoad.slowdown`. ``is_packed``: a tick computes only the rows that are ready.
     """
 
     frame_s: float
@@ -101,6 +104,7 @@ class TickRule:
     load: HostLoad = field(default_factory=HostLoad)
     threads: int = 0
     models: int = 1
+    splits_rows: bool = False
     is_packed: bool = True
 
     @property
@@ -112,7 +116,9 @@ class TickRule:
 
     def slowdown(self, calls: int) -> float:
         """The ratio of a tick's time during ``calls`` calls of each model to its time without them."""
-        return self.load.slowdown(calls, self.frame_s, threads=self.threads, models=self.models)
+        return self.load.slowdown(
+            calls, self.frame_s, threads=self.threads, models=self.models, splits_rows=self.splits_rows
+        )
 
     def calls(self, ticks: Sequence[TickTime], at_most: int) -> int:
         """The largest number of calls that are answered in time, 1 to ``at_most``, from measured ticks of

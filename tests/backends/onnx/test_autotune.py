@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from antiphon.backends.onnx import autotune
-from antiphon.backends.onnx.autotune import MOST_TURNS, Choice, ThreadMode, Times, time_modes
+from antiphon.backends.onnx.autotune import MOST_TURNS, Choice, ThreadMode, Times, few, time_modes
 
 WHOLE = {1: [1.0], 2: [1.5], 4: [3.0], 7: [6.0]}
 
@@ -89,7 +89,8 @@ def test_binding_rows_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_single_mode_is_timed_over_few_rows() -> None:
     times = time_modes({ThreadMode.SLEEPING: lambda _window: lambda: None}, 40, (1, 2, 4, 8, 16, 32, 40))
     timed = {count: len(ms) for count, ms in times[ThreadMode.SLEEPING].items()}
-    assert timed == dict.fromkeys((1, 2, 4), autotune.LEAST_TURNS)
+    assert timed == dict.fromkeys((1, 4), autotune.LEAST_TURNS)
+    assert [few((1,)), few((1, 2, 3)), few((1, 2, 4, 5))] == [[1], [1, 3], [1, 4]]
 
 
 def test_slow_first_runs_do_not_change_the_cost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -166,6 +167,13 @@ def test_what_cannot_be_is_said() -> None:
         backend_of("tiny").prime(0, prompt)
 
 
+@pytest.fixture
+def long_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let several threads share a product of any graph."""
+    monkeypatch.setattr(sessions, "SHORT_BYTES", 0)
+
+
+@pytest.mark.usefixtures("long_products")
 def test_parts_of_a_tick_have_a_thread_each_until_the_backend_is_closed() -> None:
     plain, backend = backend_of("echo"), make(load_checkpoint("echo"), slots=3, threads=2)
     assert isinstance(backend, HostBackend)
@@ -183,6 +191,7 @@ def test_parts_of_a_tick_have_a_thread_each_until_the_backend_is_closed() -> Non
     assert not own.is_alive()
 
 
+@pytest.mark.usefixtures("long_products")
 def test_threads_may_spin_and_say_the_same() -> None:
     checkpoint = load_checkpoint("echo")
     outputs = [
@@ -194,6 +203,7 @@ def test_threads_may_spin_and_say_the_same() -> None:
     np.testing.assert_array_equal(outputs[0], outputs[1])
 
 
+@pytest.mark.usefixtures("long_products")
 def test_threads_are_chosen_with_some_rows_and_kept_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, set[ThreadMode]]] = []
 
@@ -234,6 +244,7 @@ def test_the_cost_of_windows_is_known_before_ticks_are_timed() -> None:
     backend.close()
 
 
+@pytest.mark.usefixtures("long_products")
 @pytest.mark.parametrize(("spin", "timed"), [(False, []), (True, []), (None, [4, 4])])
 def test_a_graph_without_parts_whose_threads_wait_as_asked_is_not_timed(
     monkeypatch: pytest.MonkeyPatch, spin: bool | None, timed: list[int]
@@ -247,6 +258,7 @@ def test_a_graph_without_parts_whose_threads_wait_as_asked_is_not_timed(
     backend.close()
 
 
+@pytest.mark.usefixtures("long_products")
 def test_how_threads_are_used_is_known_once_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = make(load_checkpoint("echo"), slots=4, threads=2, spin=True)
     assert isinstance(backend, HostBackend)
@@ -270,6 +282,18 @@ def test_how_threads_are_used_is_known_once_it_was_measured(monkeypatch: pytest.
     stages["decode"].split_from = 4
     assert describe_threads(stages) == "2 threads, spinning in encode; in parts: decode from 4 rows on"
     backend.close()
+
+
+def test_short_graphs_use_every_core_and_their_threads_share_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antiphon.backends.onnx.loading.usable_cores", lambda: 3)
+    monkeypatch.setattr("antiphon.backends.machine.usable_cores", lambda: 3)
+    checkpoint = load_checkpoint("echo")
+    with closing(make(checkpoint, slots=1)) as backend:
+        assert (backend.info.cpu_threads, backend.info.splits_rows) == (3, True)
+        assert backend.info.memory["weights"] == backend_of("echo").info.memory["weights"]
+    monkeypatch.setattr(sessions, "SHORT_BYTES", 0)
+    with closing(make(checkpoint, slots=1)) as backend:
+        assert (backend.info.cpu_threads, backend.info.splits_rows) == (2, False)
 
 
 def test_one_thread_waits_for_no_other() -> None:

@@ -24,15 +24,22 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.manifest import Array
 
 ROWS, TICKS = 7, 12
-FILE_BYTES = 1000
+FILE_BYTES = sessions.SHORT_BYTES + 1
 TOLERANCE = 2e-3
 """Products of other sizes differ in the last bits, which activations in 8 bits make more of."""
 
 
-def opener_of(name: str, threads: int = 1, *, spin: bool | None = False, pool: Pool | None = None) -> Opener:
+def opener_of(
+    name: str,
+    threads: int = 1,
+    *,
+    spin: bool | None = False,
+    pool: Pool | None = None,
+    file_bytes: int = FILE_BYTES,
+) -> Opener:
     checkpoint = load_checkpoint("tiny")
     path = checkpoint.file(checkpoint.graphs[name].file)
-    return Opener(path, pick_provider(None)[1], threads, spin, pool, FILE_BYTES)
+    return Opener(path, pick_provider(None)[1], threads, spin, pool, file_bytes)
 
 
 def stage_of(name: str) -> Stage:
@@ -183,6 +190,43 @@ def test_without_a_choice_runs_are_timed_only_where_windows_need_their_cost(
     assert (packed.is_packed, asked) == (True, [])
     lying.warm_up((1, 2, 4, 7))
     assert (lying.is_packed, asked) == (False, [{ThreadMode.SLEEPING}])
+
+
+def test_a_short_graph_has_one_session_whose_threads_share_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part's rows take at least as long as the fixed time of its run."""
+    times = {1: [3.0], 2: [4.0], 4: [6.0]}
+    monkeypatch.setattr(module, "time_modes", lambda runs, _slots, _counts: {way: times for way in runs})
+    opened: list[int] = []
+    open_session = sessions.open_session
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        opened.append(arguments[2])
+        return open_session(*arguments, **options)
+
+    monkeypatch.setattr(sessions, "open_session", noted)
+    seen: list[int] = []
+    prepare_split = Graph.prepare_split
+
+    def watched(self: Graph, parts: Sequence[Sequence[range]]) -> Callable[[], None]:
+        seen.append(len(parts))
+        return prepare_split(self, parts)
+
+    monkeypatch.setattr(Graph, "prepare_split", watched)
+    with Pool(2) as pool:
+        opener = opener_of("decode", 3, spin=None, pool=pool, file_bytes=sessions.SHORT_BYTES)
+        stage = Stage(opener.open(spin=False), load_checkpoint("tiny").graphs["decode"], ROWS, opener)
+        stage.warm_up((1, 2, 4, 7))
+        assert (stage.cost.run_ms, stage.cost.row_ms) == (pytest.approx(2.0), pytest.approx(1.0))
+        assert (stage.split_from, stage.is_spinning, stage.spare_bytes) == (4, False, 0)
+        assert stage.weight_bytes == sessions.SHORT_BYTES
+        for count in range(1, ROWS + 1):
+            stage.run(np.arange(count, dtype=np.int32), {"codes": 1})
+    assert (opened, seen) == ([1], [2, 2, 3, 3])
+
+
+@pytest.mark.parametrize(("run_ms", "row_ms", "rows"), [(0.0, 1.0, 2), (2.5, 1.0, 6), (1.0, 0.0, None)])
+def test_parts_begin_where_rows_take_as_long_as_a_run(run_ms: float, row_ms: float, rows: int | None) -> None:
+    assert RunCost(run_ms, row_ms).split_from == rows
 
 
 def test_a_second_copy_of_the_weights_that_serves_no_parts_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:

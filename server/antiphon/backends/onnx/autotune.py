@@ -35,6 +35,14 @@ class RunCost:
         row_ms, run_ms = np.polyfit(counts, times, 1, w=1 / times)
         return cls(max(0.0, float(run_ms)), max(0.0, float(row_ms)))
 
+    @property
+    def split_from(self) -> int | None:
+        """The number of rows from which two parts at the same time are worth it; None if rows take no time.
+
+        Each part spends ``run_ms``, and its rows must take at least as long.
+        """
+        return 2 * max(1, math.ceil(self.run_ms / self.row_ms)) if self.row_ms else None
+
     def bridges(self, idle_rows: int) -> bool:
         """Whether ``idle_rows`` unneeded rows in a run take less time than another run."""
         return idle_rows * self.row_ms < self.run_ms
@@ -109,8 +117,8 @@ LEAST_TURNS: Final = 3
 MOST_TURNS: Final = 7
 TRIAL_S: Final = 0.3
 """Seconds of measurement for a graph. A minimum number of rounds may take longer."""
-FEW_COUNTS: Final = 3
-"""Numbers of rows in the cost of a single mode: 1, 2 and 4."""
+FEW_ROWS: Final = 4
+"""Maximum number of rows in runs that are timed for the cost of a single mode."""
 SPIN_GAIN: Final = 0.95
 """Threads spin only if that takes less than this fraction of the time with sleeping threads. Spinning takes
 CPU time from all other work, so a gain within the noise of a measurement is not enough.
@@ -175,7 +183,7 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
     """Time runs over ``counts`` of ``slots`` rows, alternating, so that other load affects every mode
     equally.
 
-    A single mode is timed at a few row counts, which is enough to compute its cost. The first run at a count
+    A single mode is timed at few row counts, which is enough to compute its cost. The first run at a count
     is slower, so every count is timed at least ``LEAST_TURNS`` times.
 
     Modes alternate over different rows, as far as possible, so that rings are read from memory and not from a
@@ -183,9 +191,9 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
     """
     modes = list(runs)
     is_choice = len(modes) > 1
-    counts = counts if is_choice else counts[:FEW_COUNTS]
+    counts = counts if is_choice else few(counts)
     times: Times = {mode: {count: [] for count in counts} for mode in modes}
-    for mode in modes:
+    for mode in modes if is_choice else ():
         runs[mode](range(slots))()
     begin_s = time.perf_counter()
     for turn in range(MOST_TURNS):
@@ -200,6 +208,12 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
         if turn + 1 >= LEAST_TURNS and (not is_choice or time.perf_counter() - begin_s > TRIAL_S):
             break
     return times
+
+
+def few(counts: Sequence[int]) -> list[int]:
+    """The numbers of rows that suffice for the cost of a single mode: the least and the greatest."""
+    found = [count for count in counts if count <= FEW_ROWS]
+    return sorted({min(found), max(found)})
 
 
 def spaced(slots: int, count: int) -> list[range]:

@@ -256,6 +256,9 @@ class OnnxTexts(OnnxRows, HostArrays):
         self._voice = voice
         assert spec.lm is not None
         self._first = np.array(spec.lm.delays[1 : 1 + spec.lm.dep_q]) + ScriptRules.of(spec).audio_delay
+        if facts.splits_rows:  # the threads share the rows of the trial, too
+            self.allocate(TRIAL_ROWS)
+            self.choose_threads()
         if facts.cpu_threads:
             self.facts = replace(facts, row_ms=self.time_row(self._frame))
 
@@ -263,7 +266,7 @@ class OnnxTexts(OnnxRows, HostArrays):
         """Compute a frame of all rows, for its time."""
         frames, choices = np.zeros(rows.size, np.int64), np.zeros((rows.size, 2), np.int32)
         is_emitting = np.ones(rows.size, np.bool_)
-        self.advance(TextStep(rows, frames, choices, is_emitting, is_silent=False, is_fixed=True))
+        self.advance(TextStep(rows, frames, choices, is_emitting, is_silent=False))
 
     def reset_rows(self, rows: IntArray) -> None:
         """Reset rows and erase their rings: hiding old content is not enough for a graph, which reads whole

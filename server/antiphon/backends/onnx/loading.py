@@ -12,7 +12,7 @@ from antiphon.backends.machine import model_threads
 from antiphon.backends.onnx.executor import OnnxFrames, OnnxTexts
 from antiphon.backends.onnx.graph import check_graph
 from antiphon.backends.onnx.pocket import OnnxUtterances, UtteranceBackend
-from antiphon.backends.onnx.sessions import Opener, onnxruntime, pick_provider
+from antiphon.backends.onnx.sessions import Opener, has_short_products, onnxruntime, pick_provider
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.tts import TtsBackend
 from antiphon.cores import usable_cores
@@ -53,10 +53,10 @@ def make(
 ) -> HostBackend | TtsBackend | UtteranceBackend:
     """Load a checkpoint's graphs and return its backend.
 
-    ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml"; ``threads`` is the number for a step on a
-    CPU (None: all usable cores but one), and ``spin`` whether waiting threads spin during a step (None: if a
-    measurement shows that it is faster). ``chunk_tokens`` is the maximum number of tokens in a chunk of
-    Pocket-TTS.
+    ``device`` is "cpu" (also None), "cuda", "cuda:N" or "coreml". ``threads`` is the number for a step on a
+    CPU (None: all usable cores if every graph is short, otherwise all but one), and ``spin`` whether waiting
+    threads spin during a step (None: if a measurement shows that it is faster). ``chunk_tokens`` is the
+    maximum number of tokens in a chunk of Pocket-TTS.
 
     Raises:
         CheckpointFormatError: a graph is missing, or differs from the manifest. ConfigError: the device does
@@ -70,17 +70,13 @@ def make(
             f"chunk_tokens is {chunk_tokens}; it can be 1 to {MAX_CHUNK_TOKENS}, for Pocket-TTS only"
         )
     name, providers = pick_provider(device)
-    cpu_threads = model_threads(threads)
+    sizes = _sizes(checkpoint)
+    is_short = all(map(has_short_products, sizes.values()))
+    cpu_threads = usable_cores() if threads is None and is_short else model_threads(threads)
     pool = ThreadPoolExecutor(cpu_threads - 1, "antiphon-rows") if cpu_threads > 1 and name == "cpu" else None
     openers = {}
-    for stage in stages(spec):
-        form = checkpoint.graphs.get(stage)
-        if form is None:
-            raise CheckpointFormatError(
-                f"{spec.name} has no graph '{stage}', it has {', '.join(checkpoint.graphs)}"
-            )
-        path = checkpoint.file(form.file)
-        file_bytes = sum(p.stat().st_size for r, p in checkpoint.files.items() if r.startswith(form.file))
+    for stage, file_bytes in sizes.items():
+        path = checkpoint.file(checkpoint.graphs[stage].file)
         others = pool if stage not in ALONE and file_bytes <= SPLIT_BYTES else None
         spins = spin if pool else False
         openers[stage] = Opener(path, providers, cpu_threads, spins, others, file_bytes)
@@ -99,6 +95,7 @@ def make(
         versions={"onnxruntime": onnxruntime.__version__},
         memory={"weights": sum(stage.weight_bytes for stage in made.values())},
         cpu_threads=cpu_threads if name == "cpu" else 0,
+        splits_rows=is_short and name == "cpu",
         chooses_threads=any(stage.is_timed for stage in made.values()),
     )
     if is_pocket:
@@ -109,6 +106,24 @@ def make(
         voice = made.pop(VOICE, None)
         return TtsBackend(spec, OnnxTexts(spec, made, facts, voice), slots=slots)
     return HostBackend(spec, OnnxFrames(spec, made, facts), slots=slots)
+
+
+def _sizes(checkpoint: Checkpoint) -> dict[str, int]:
+    """The bytes of each stage's graph, with its data files.
+
+    Raises:
+        CheckpointFormatError: a graph is missing.
+    """
+    found = {}
+    for stage in stages(checkpoint.spec):
+        form = checkpoint.graphs.get(stage)
+        if form is None:
+            raise CheckpointFormatError(
+                f"{checkpoint.spec.name} has no graph '{stage}', it has {', '.join(checkpoint.graphs)}"
+            )
+        files = checkpoint.files.items()
+        found[stage] = sum(path.stat().st_size for role, path in files if role.startswith(form.file))
+    return found
 
 
 def _open(openers: Collection[Opener]) -> list[onnxruntime.InferenceSession]:

@@ -44,13 +44,20 @@ class SplitSession:
     threads: int
 
 
+SHORT_BYTES: Final = 16_000_000
+"""Maximum bytes of a graph with short products: several threads on one of them wait for each other longer
+than they compute (docs/adr/0021-ready-rows.md).
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Opener:
     """A graph's file, and the options of its sessions on a CPU with several threads.
 
     ``threads`` of a step include the calling one. ``spin``: waiting threads spin (:func:`open_session`); None
     lets a measurement decide. ``pool`` contains the other threads, which run parts of a tick at the same
-    time; None means that ticks have no parts. ``file_bytes`` is the size of a session's weights.
+    time; None means that ticks have no parts. ``file_bytes`` is the size of a session's weights. A graph of
+    at most ``SHORT_BYTES`` has one session of one thread, which also runs the parts.
     """
 
     path: Path
@@ -60,17 +67,23 @@ class Opener:
     pool: ThreadPoolExecutor | None
     file_bytes: int
 
-    def open(self, *, spin: bool) -> onnxruntime.InferenceSession:
-        """Open a session that runs on all threads."""
-        return open_session(self.path, self.providers, self.threads, spin=spin)
+    @property
+    def is_short(self) -> bool:
+        """Whether a run uses one thread."""
+        return has_short_products(self.file_bytes)
 
-    def open_split(self) -> SplitSession | None:
-        """Open a second session, to run parts of a tick; None if there are no parts, or if the session cannot
-        be opened.
+    def open(self, *, spin: bool) -> onnxruntime.InferenceSession:
+        """Open a session that runs on all threads, or on one if the graph is short."""
+        return open_session(self.path, self.providers, 1 if self.is_short else self.threads, spin=spin)
+
+    def open_split(self, session: onnxruntime.InferenceSession) -> SplitSession | None:
+        """Return a session that runs parts of a tick: ``session`` if it has one thread, otherwise a second
+        one; None if there are no parts, or if the session cannot be opened.
         """
-        if self.pool is None or (session := self.open_second(1)) is None:
+        second = None if self.pool is None else session if self.is_short else self.open_second(1)
+        if self.pool is None or second is None:
             return None
-        return SplitSession(session, self.pool, self.threads)
+        return SplitSession(second, self.pool, self.threads)
 
     def open_second(self, threads: int, *, spin: bool = False) -> onnxruntime.InferenceSession | None:
         """Open a second session; None, and a log line, if it cannot be opened, as when memory holds only one
@@ -81,6 +94,11 @@ class Opener:
         except CheckpointFormatError as error:
             Log(__name__).warning("graph not opened twice", threads=threads, spin=spin, error=str(error))
             return None
+
+
+def has_short_products(file_bytes: int) -> bool:
+    """Whether a product of a graph of this size is too short for several threads."""
+    return file_bytes <= SHORT_BYTES
 
 
 def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, Any]]]]:

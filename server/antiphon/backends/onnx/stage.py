@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike
 
 from antiphon.backends.base import IntArray
 from antiphon.backends.onnx.autotune import (
-    FEW_COUNTS,
     Choice,
     Prepare,
     RunCost,
     ThreadMode,
     cut,
+    few,
     load,
     split,
     time_modes,
@@ -44,10 +44,11 @@ class Stage:
     If a row has little state or none, the named rows are packed: their state is copied together, run and
     copied back. If a row has more state, the state remains in place and the graph runs over windows of
     neighbouring rows; idle rows in a window do not advance. ``cost`` decides which gaps a window bridges.
-    With at least ``split_from`` rows the windows are cut into one part per thread, and the parts run at the
-    same time. ``is_spinning``: threads keep their cores while they wait within a run. The stage measures
-    ``cost``, unless it is packed without a choice, and chooses the other two with an ``opener``; it decides
-    once whether to spin and to use parts.
+    With at least ``split_from`` rows the windows are cut into parts, which run at the same time: one per
+    thread, or one per ``split_from / 2`` rows if the graph is short. ``is_spinning``: threads keep their
+    cores while they wait within a run. The stage measures ``cost``, unless it is packed on one thread. For a
+    short graph ``split_from`` follows from the cost; for others an ``opener`` lets the stage choose it, and
+    whether to spin, once.
     """
 
     def __init__(
@@ -66,7 +67,8 @@ class Stage:
         self._split: SplitSession | None = None
         self.split_from: int | None = None
         self._is_chosen = False
-        self.is_spinning = opener is not None and bool(opener.spin)
+        self._is_short = opener is not None and opener.is_short
+        self.is_spinning = opener is not None and bool(opener.spin) and not self._is_short
         row_bytes = sum(form.input(entry.name).row_bytes for entry in form.state)
         self.is_packed = packs and row_bytes <= PACKED_STATE_BYTES
         self.cost = RunCost(0.0, 1.0)
@@ -113,9 +115,11 @@ class Stage:
 
     def _run_split(self, windows: Sequence[range]) -> bool:
         """Run windows in parts at the same time, if they have enough rows; returns whether they do."""
-        if self._split is None or self.split_from is None or sum(map(len, windows)) < self.split_from:
+        rows = sum(map(len, windows))
+        if self._split is None or self.split_from is None or rows < self.split_from:
             return False
-        self.graph.prepare_split(cut(windows, self._split.threads))()
+        most = 2 * rows // self.split_from if self._is_short else self._split.threads
+        self.graph.prepare_split(cut(windows, min(self._split.threads, most)))()
         return True
 
     def warm_up(self, counts: Sequence[int]) -> None:
@@ -132,18 +136,21 @@ class Stage:
         runs: dict[ThreadMode, Prepare] = {
             mode: partial(self.graph.prepare, session=session) for mode, session in sessions.items()
         }
-        if self._split is not None:
+        if self._split is not None and not self._is_short:
             threads = self._split.threads
             runs[ThreadMode.PARTS] = lambda window: self.graph.prepare_split(cut([window], threads))
-        if len(runs) == 1 and (self.is_packed or self._is_chosen):  # no choice, and no cost to measure
-            for count in (self.slots, *counts[:FEW_COUNTS]):
-                self.graph.prepare(range(count))()
+        needs_cost = not self.is_packed or self._split is not None
+        if len(runs) == 1 and (self._is_chosen or not needs_cost):  # nothing to choose or to measure
+            for window in map(range, (self.slots, *few(counts))):
+                if not self._run_split([window]):
+                    self.graph.prepare(window)()
             return
-        with load(self.threads):
+        with load(1 if self._is_short else self.threads):
             choice = Choice.by(time_modes(runs, self.slots, counts))
         self.cost, self.is_spinning = choice.cost, choice.is_spinning
         before = self.split_from if self._is_chosen else None
-        self.split_from = before if choice.split_from is None else choice.split_from
+        chosen = self.cost.split_from if self._is_short else choice.split_from
+        self.split_from = before if chosen is None else chosen
         split = None if self.split_from is None else self._split
         self._use(sessions[ThreadMode.SPINNING if self.is_spinning else ThreadMode.SLEEPING], split)
         self._is_chosen = True
@@ -155,7 +162,7 @@ class Stage:
         opener = self._opener
         if opener is not None and not self._is_chosen:
             self.open_split()
-            if opener.spin is None and opener.file_bytes <= TRIED_BYTES:
+            if opener.spin is None and not self._is_short and opener.file_bytes <= TRIED_BYTES:
                 other = opener.open_second(opener.threads, spin=not self.is_spinning)
                 if other is not None:
                     sessions[modes[not self.is_spinning]] = other
@@ -164,7 +171,7 @@ class Stage:
     def open_split(self) -> None:
         """Open the session for parts, unless it is already open or there are no parts."""
         if self._opener is not None and self._split is None:
-            self._use(self._session, self._opener.open_split())
+            self._use(self._session, self._opener.open_split(self._session))
 
     def _use(self, session: onnxruntime.InferenceSession, split: SplitSession | None) -> None:
         self._session, self._split = session, split
@@ -176,15 +183,12 @@ class Stage:
             self._opener.pool.shutdown()
 
     @property
-    def has_choice(self) -> bool:
-        """Whether threads can be used in more than one way: with or without parts, spinning or sleeping."""
-        opener = self._opener
-        return opener is not None and (opener.pool is not None or opener.spin is None)
-
-    @property
     def is_timed(self) -> bool:
-        """Whether :meth:`warm_up` measures: there is a choice, or windows need the cost of a run."""
-        return self.has_choice or not self.is_packed
+        """Whether :meth:`warm_up` measures: there is a choice, or parts or windows need the cost of a run."""
+        opener = self._opener
+        has_parts = opener is not None and opener.pool is not None
+        has_modes = opener is not None and opener.spin is None and not self._is_short
+        return has_parts or has_modes or not self.is_packed
 
     @property
     def threads(self) -> int:
@@ -194,16 +198,19 @@ class Stage:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights, including a second copy for parts."""
-        opener = self._opener
-        return 0 if opener is None else opener.file_bytes * (1 if opener.pool is None else 2)
+        return 0 if self._opener is None else self._opener.file_bytes + self._copy_bytes
 
     @property
     def spare_bytes(self) -> int:
         """The bytes of a second copy of the weights, for parts, that is not loaded now; 0 if there is
         none.
         """
+        return 0 if self._split is not None else self._copy_bytes
+
+    @property
+    def _copy_bytes(self) -> int:
         opener = self._opener
-        return 0 if opener is None or opener.pool is None or self._split is not None else opener.file_bytes
+        return 0 if opener is None or opener.pool is None or self._is_short else opener.file_bytes
 
     @property
     def bytes(self) -> int:
