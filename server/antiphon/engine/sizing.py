@@ -252,16 +252,11 @@ def make_sized(
         )
         for each in facts
     )
-    expected = _expected(backend.info, config, share, fitting)
-    rule = TickRule(
-        backend.info.spec.frame_ms / 1000.0,
-        config.tick_reserve_fraction,
-        share.load,
-        backend.info.cpu_threads,
-        share.models,
-        backend.info.splits_rows,
-    )
-    if not backend.info.spec.kind.has_deadlines:
+    info = backend.info
+    expected = _expected(info, config, share, fitting)
+    frame_s, reserve = info.spec.frame_ms / 1000.0, config.tick_reserve_fraction
+    rule = TickRule(frame_s, reserve, share.load, info.cpu_threads, share.models, info.splits_rows)
+    if not info.spec.kind.has_deadlines:
         spoken = _spoken_in_time(backend.info, config, rule)
         words = "" if backend.info.row_ms is None else rule.words
         return Sized(_remake(backend, factory, min(fitting, expected or fitting, spoken)), words)

@@ -64,7 +64,7 @@ class HostLoad:
     period_s: float = 0.1
 
     def slowdown(
-        self, calls: int, frame_s: float, *, threads: int, models: int = 1, splits_rows: bool = False
+        self, calls: int, frame_s: float, threads: int, models: int = 1, *, splits_rows: bool = False
     ) -> float:
         """The ratio of a tick's time during ``calls`` calls of each model to its time without them.
 
@@ -117,7 +117,7 @@ class TickRule:
     def slowdown(self, calls: int) -> float:
         """The ratio of a tick's time during ``calls`` calls of each model to its time without them."""
         return self.load.slowdown(
-            calls, self.frame_s, threads=self.threads, models=self.models, splits_rows=self.splits_rows
+            calls, self.frame_s, self.threads, self.models, splits_rows=self.splits_rows
         )
 
     def calls(self, ticks: Sequence[TickTime], at_most: int) -> int:

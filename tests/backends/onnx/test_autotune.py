@@ -89,7 +89,7 @@ def test_binding_rows_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_single_mode_is_timed_over_few_rows() -> None:
     times = time_modes({ThreadMode.SLEEPING: lambda _window: lambda: None}, 40, (1, 2, 4, 8, 16, 32, 40))
     timed = {count: len(ms) for count, ms in times[ThreadMode.SLEEPING].items()}
-    assert timed == dict.fromkeys((1, 4), autotune.LEAST_TURNS)
+    assert timed == dict.fromkeys((1, 4), autotune.SINGLE_TURNS)
     assert [few((1,)), few((1, 2, 3)), few((1, 2, 4, 5))] == [[1], [1, 3], [1, 4]]
 
 

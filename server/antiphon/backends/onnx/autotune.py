@@ -114,6 +114,8 @@ def load(threads: int) -> Iterator[bool]:
 
 
 LEAST_TURNS: Final = 3
+SINGLE_TURNS: Final = 5
+"""Rounds for a single mode, whose cost decides which rows a run bridges and which parts it has."""
 MOST_TURNS: Final = 7
 TRIAL_S: Final = 0.3
 """Seconds of measurement for a graph. A minimum number of rounds may take longer."""
@@ -184,7 +186,7 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
     equally.
 
     A single mode is timed at few row counts, which is enough to compute its cost. The first run at a count
-    is slower, so every count is timed at least ``LEAST_TURNS`` times.
+    is slower, so every count is timed at least ``LEAST_TURNS`` times, or ``SINGLE_TURNS`` times.
 
     Modes alternate over different rows, as far as possible, so that rings are read from memory and not from a
     cache, as in a call. Each round begins with another mode. Rows are bound before the timing.
@@ -193,7 +195,7 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
     is_choice = len(modes) > 1
     counts = counts if is_choice else few(counts)
     times: Times = {mode: {count: [] for count in counts} for mode in modes}
-    for mode in modes if is_choice else ():
+    for mode in modes:
         runs[mode](range(slots))()
     begin_s = time.perf_counter()
     for turn in range(MOST_TURNS):
@@ -205,7 +207,8 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
                 start_s = time.perf_counter()
                 run()
                 times[mode][count].append(1000.0 * (time.perf_counter() - start_s))
-        if turn + 1 >= LEAST_TURNS and (not is_choice or time.perf_counter() - begin_s > TRIAL_S):
+        has_time = time.perf_counter() - begin_s <= TRIAL_S
+        if turn + 1 >= (SINGLE_TURNS if not is_choice else MOST_TURNS if has_time else LEAST_TURNS):
             break
     return times
 
