@@ -195,7 +195,7 @@ def test_without_a_choice_runs_are_timed_only_where_windows_need_their_cost(
 def test_a_short_graph_has_one_session_whose_threads_share_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part's rows take at least as long as the fixed time of its run."""
     times = {1: [3.0], 2: [4.0], 4: [6.0]}
-    monkeypatch.setattr(module, "time_modes", lambda runs, _slots, _counts: {way: times for way in runs})
+    monkeypatch.setattr(module, "time_modes", lambda runs, _slots, _counts: dict.fromkeys(runs, times))
     opened: list[int] = []
     open_session = sessions.open_session
 
@@ -216,7 +216,7 @@ def test_a_short_graph_has_one_session_whose_threads_share_rows(monkeypatch: pyt
         opener = opener_of("decode", 3, spin=None, pool=pool, file_bytes=sessions.SHORT_BYTES)
         stage = Stage(opener.open(spin=False), load_checkpoint("tiny").graphs["decode"], ROWS, opener)
         stage.warm_up((1, 2, 4, 7))
-        assert (stage.cost.run_ms, stage.cost.row_ms) == (pytest.approx(2.0), pytest.approx(1.0))
+        assert [stage.cost.run_ms, stage.cost.row_ms] == pytest.approx([2.0, 1.0])
         assert (stage.split_from, stage.is_spinning, stage.spare_bytes) == (4, False, 0)
         assert stage.weight_bytes == sessions.SHORT_BYTES
         for count in range(1, ROWS + 1):
