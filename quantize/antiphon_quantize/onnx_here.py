@@ -11,7 +11,7 @@ from typing import Final
 
 from antiphon.backends.machine import cpu_name, model_threads
 from antiphon.backends.onnx.graph import Graph, check_graph
-from antiphon.backends.onnx.loading import ALONE, SHARED, stages
+from antiphon.backends.onnx.loading import ALONE, SHARED, graph_bytes, has_short_products, stages
 from antiphon.backends.onnx.sessions import open_session, pick_provider
 from antiphon.backends.registry import graphs_command
 from antiphon.backends.stopwatch import StepClock
@@ -125,7 +125,9 @@ def time_stage(stage: str, forms: Sequence[Checkpoint], threads: int, clock: Ste
 def _open(form: Checkpoint, stage: str, threads: int, rows: int) -> Graph:
     described = form.graphs[stage]
     path = form.file(described.file)
-    session = open_session(path, pick_provider("cpu")[1], threads)
+    session = open_session(
+        path, pick_provider("cpu")[1], 1 if has_short_products(graph_bytes(form)) else threads
+    )
     check_graph(session, described, path)
     graph = Graph(session, described, rows)
     for array in graph.inputs.values():

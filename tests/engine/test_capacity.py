@@ -293,11 +293,13 @@ def test_a_tick_of_one_row_that_sockets_make_too_long_leaves_one_call() -> None:
     st.integers(0, 4),
     st.integers(1, 3),
     st.booleans(),
+    st.booleans(),
 )
 def test_more_load_never_gives_more_calls(
-    row_s: float, call_s: float, threads: int, models: int, is_packed: bool
+    row_s: float, call_s: float, threads: int, models: int, is_packed: bool, splits_rows: bool
 ) -> None:
-    rule = TickRule(0.08, 0.15, HostLoad(call_s, call_s / 2, cores=4, loops=3), threads, models, is_packed)
+    load = HostLoad(call_s, call_s / 2, cores=4, loops=3)
+    rule = TickRule(0.08, 0.15, load, threads, models, is_packed=is_packed, splits_rows=splits_rows)
     more = replace(rule, load=replace(rule.load, call_s=1.5 * call_s))
     ticks = line_of_ticks(row_s)
     assert 1 <= more.calls(ticks, 100) <= rule.calls(ticks, 100) <= 100

@@ -55,7 +55,8 @@ def load_subject(subject: Subject, slots: int, progress: Progress) -> tuple[Back
     options = dict(subject.options)
     backend = make_backend(subject.backend, checkpoint, slots=slots, device=subject.device, options=options)
     backend.warm_up(progress)
-    return backend, describe(checkpoint, backend.info, model_threads(options.get("threads")))
+    threads = backend.info.cpu_threads or model_threads(options.get("threads"))
+    return backend, describe(checkpoint, backend.info, threads)
 
 
 def describe(checkpoint: Checkpoint, info: BackendInfo, threads: int) -> SubjectFacts:

@@ -148,7 +148,8 @@ def model_threads(asked: int | None = None) -> int:
 
     Sockets and Opus run during every step. If each core has a model thread, a step waits for whichever thread
     is suspended: with one other busy process on two cores, a step of the built-in codec took 52 ms with two
-    threads and 10 ms with one (medians, one row).
+    threads on each product and 10 ms with one (medians, one row). Graphs whose threads share rows instead use
+    all cores (docs/adr/0021-ready-rows.md).
 
     Raises:
         ConfigError: fewer than one was requested.

@@ -255,7 +255,9 @@ def make_sized(
     info = backend.info
     expected = _expected(info, config, share, fitting)
     frame_s, reserve = info.spec.frame_ms / 1000.0, config.tick_reserve_fraction
-    rule = TickRule(frame_s, reserve, share.load, info.cpu_threads, share.models, info.splits_rows)
+    rule = TickRule(
+        frame_s, reserve, share.load, info.cpu_threads, share.models, splits_rows=info.splits_rows
+    )
     if not info.spec.kind.has_deadlines:
         spoken = _spoken_in_time(backend.info, config, rule)
         words = "" if backend.info.row_ms is None else rule.words
@@ -277,9 +279,9 @@ def _timed(
 ) -> Backend:
     """Resize the backend from one row to the most calls that it answers by ``rule``, at most ``fitting``.
 
-    It is timed with one row, and with increasing numbers of ready rows until it is too slow, given at least
-    the slowdown of one call. It is resized to at least ``first`` rows and then, if a tick computes only the
-    ready rows, to ``fitting``; otherwise to each number of rows that is timed.
+    It is timed with one row, and with increasing numbers of ready rows until it is too slow with the
+    slowdown of one call. It is resized to at least ``first`` rows and then, if a tick computes only the ready
+    rows, to ``fitting``; otherwise to each number of rows that is timed.
     """
     age(backend)
     ticks, is_packed = [measure_tick(backend, 1, clock, 1)], False

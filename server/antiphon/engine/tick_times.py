@@ -104,8 +104,8 @@ class TickRule:
     load: HostLoad = field(default_factory=HostLoad)
     threads: int = 0
     models: int = 1
-    splits_rows: bool = False
     is_packed: bool = True
+    splits_rows: bool = False
 
     @property
     def limit_s(self) -> float:

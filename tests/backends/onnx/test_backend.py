@@ -12,7 +12,7 @@ import pytest
 
 from antiphon.backends.base import StepInputs
 from antiphon.backends.host import HostBackend
-from antiphon.backends.onnx import sessions
+from antiphon.backends.onnx import loading, sessions
 from antiphon.backends.onnx.autotune import RunCost, ThreadMode, Times
 from antiphon.backends.onnx.executor import OnnxFrames, describe_threads
 from antiphon.backends.onnx.graph import Graph
@@ -170,7 +170,7 @@ def test_what_cannot_be_is_said() -> None:
 @pytest.fixture
 def long_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let several threads share a product of any graph."""
-    monkeypatch.setattr(sessions, "SHORT_BYTES", 0)
+    monkeypatch.setattr(loading, "SHORT_BYTES", 0)
 
 
 @pytest.mark.usefixtures("long_products")
@@ -291,7 +291,7 @@ def test_short_graphs_use_every_core_and_their_threads_share_rows(monkeypatch: p
     with closing(make(checkpoint, slots=1)) as backend:
         assert (backend.info.cpu_threads, backend.info.splits_rows) == (3, True)
         assert backend.info.memory["weights"] == backend_of("echo").info.memory["weights"]
-    monkeypatch.setattr(sessions, "SHORT_BYTES", 0)
+    monkeypatch.setattr(loading, "SHORT_BYTES", 0)
     with closing(make(checkpoint, slots=1)) as backend:
         assert (backend.info.cpu_threads, backend.info.splits_rows) == (2, False)
 

@@ -24,7 +24,7 @@ from antiphon.models.catalog import load_checkpoint
 from antiphon.models.manifest import Array
 
 ROWS, TICKS = 7, 12
-FILE_BYTES = sessions.SHORT_BYTES + 1
+FILE_BYTES = 1000
 TOLERANCE = 2e-3
 """Products of other sizes differ in the last bits, which activations in 8 bits make more of."""
 
@@ -35,11 +35,11 @@ def opener_of(
     *,
     spin: bool | None = False,
     pool: Pool | None = None,
-    file_bytes: int = FILE_BYTES,
+    is_short: bool = False,
 ) -> Opener:
     checkpoint = load_checkpoint("tiny")
     path = checkpoint.file(checkpoint.graphs[name].file)
-    return Opener(path, pick_provider(None)[1], threads, spin, pool, file_bytes)
+    return Opener(path, pick_provider(None)[1], threads, spin, pool, FILE_BYTES, is_short)
 
 
 def stage_of(name: str) -> Stage:
@@ -194,7 +194,7 @@ def test_without_a_choice_runs_are_timed_only_where_windows_need_their_cost(
 
 def test_a_short_graph_has_one_session_whose_threads_share_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part's rows take at least as long as the fixed time of its run."""
-    times = {1: [3.0], 2: [4.0], 4: [6.0]}
+    times = {1: [2.9], 2: [3.9], 4: [5.9]}
     monkeypatch.setattr(module, "time_modes", lambda runs, _slots, _counts: dict.fromkeys(runs, times))
     opened: list[int] = []
     open_session = sessions.open_session
@@ -213,15 +213,44 @@ def test_a_short_graph_has_one_session_whose_threads_share_rows(monkeypatch: pyt
 
     monkeypatch.setattr(Graph, "prepare_split", watched)
     with Pool(2) as pool:
-        opener = opener_of("decode", 3, spin=None, pool=pool, file_bytes=sessions.SHORT_BYTES)
+        opener = opener_of("decode", 3, spin=None, pool=pool, is_short=True)
         stage = Stage(opener.open(spin=False), load_checkpoint("tiny").graphs["decode"], ROWS, opener)
         stage.warm_up((1, 2, 4, 7))
-        assert [stage.cost.run_ms, stage.cost.row_ms] == pytest.approx([2.0, 1.0])
+        assert [stage.cost.run_ms, stage.cost.row_ms] == pytest.approx([1.9, 1.0])
         assert (stage.split_from, stage.is_spinning, stage.spare_bytes) == (4, False, 0)
-        assert stage.weight_bytes == sessions.SHORT_BYTES
+        assert stage.weight_bytes == FILE_BYTES
         for count in range(1, ROWS + 1):
             stage.run(np.arange(count, dtype=np.int32), {"codes": 1})
     assert (opened, seen) == ([1], [2, 2, 3, 3])
+
+
+def test_windows_of_a_short_graph_that_lie_apart_run_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They need no additional run."""
+    monkeypatch.setattr(module, "PACKED_STATE_BYTES", 0)
+    given(monkeypatch, {ThreadMode.SLEEPING: 2.0})
+    plain = stage_of("decode")
+    with Pool(1) as pool:
+        opener = opener_of("decode", 2, spin=None, pool=pool, is_short=True)
+        stage = Stage(opener.open(spin=False), load_checkpoint("tiny").graphs["decode"], ROWS, opener)
+        stage.warm_up((1, 2, 4, 7))
+        stage.cost, stage.split_from = RunCost(1.0, 0.9), 100
+        for each in (stage, plain):
+            each.state.reset(range(ROWS))
+        seen: list[Sequence[Sequence[range]]] = []
+        prepare_split = Graph.prepare_split
+
+        def watched(self: Graph, parts: Sequence[Sequence[range]]) -> Callable[[], None]:
+            seen.append(parts)
+            return prepare_split(self, parts)
+
+        monkeypatch.setattr(Graph, "prepare_split", watched)
+        rows, codes = np.array([0, 3, 4, 6], np.int32), np.arange(32).reshape(4, 8)
+        pcm = stage.run(rows, {"codes": codes})["pcm"]
+        stage.run(rows[1:3], {"codes": codes[1:3]})
+        np.testing.assert_allclose(pcm, plain.run(rows, {"codes": codes})["pcm"], rtol=0, atol=TOLERANCE)
+    assert seen == [[[range(1), range(3, 5)], [range(5, 7)]]]  # row 5 is bridged
 
 
 @pytest.mark.parametrize(("run_ms", "row_ms", "rows"), [(0.0, 1.0, 2), (2.5, 1.0, 6), (1.0, 0.0, None)])

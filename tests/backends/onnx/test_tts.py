@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from antiphon.backends.onnx import sessions
+from antiphon.backends.onnx import loading
 from antiphon.backends.onnx.executor import OnnxTexts
 from antiphon.backends.onnx.loading import make
 from antiphon.backends.onnx.stage import Stage
@@ -230,7 +230,7 @@ def test_a_row_with_another_voice_says_something_else(backend: TtsBackend, check
 def test_the_graph_of_voices_is_in_memory_once(
     monkeypatch: pytest.MonkeyPatch, checkpoint: Checkpoint
 ) -> None:
-    monkeypatch.setattr(sessions, "SHORT_BYTES", 0)
+    monkeypatch.setattr(loading, "SHORT_BYTES", 0)
     weights = [make(checkpoint, slots=1, threads=n).info.memory["weights"] for n in (1, 2)]
     voice = checkpoint.graphs["voice"].file
     once = sum(path.stat().st_size for role, path in checkpoint.files.items() if role.startswith(voice))

@@ -49,9 +49,11 @@ class RunCost:
 
 
 def cut(windows: Sequence[range], parts: int) -> list[list[range]]:
-    """Divide the windows into at most ``parts`` lists with about equal numbers of rows; no list is empty."""
+    """Divide the windows into at most ``parts`` lists with about equal numbers of rows; no list is empty, and
+    the first is the longest.
+    """
     total = sum(map(len, windows))
-    ends = [total * part // parts for part in range(1, parts + 1)]
+    ends = [-(-total * part // parts) for part in range(1, parts + 1)]
     found: list[list[range]] = [[] for _ in ends]
     seen = 0
     for window in windows:
@@ -186,7 +188,8 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
     equally.
 
     A single mode is timed at few row counts, which is enough to compute its cost. The first run at a count
-    is slower, so every count is timed at least ``LEAST_TURNS`` times, or ``SINGLE_TURNS`` times.
+    is slower, so every count is timed at least ``LEAST_TURNS`` times; a single mode is timed ``SINGLE_TURNS``
+    times.
 
     Modes alternate over different rows, as far as possible, so that rings are read from memory and not from a
     cache, as in a call. Each round begins with another mode. Rows are bound before the timing.
@@ -198,7 +201,7 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
     for mode in modes:
         runs[mode](range(slots))()
     begin_s = time.perf_counter()
-    for turn in range(MOST_TURNS):
+    for turn in range(MOST_TURNS if is_choice else SINGLE_TURNS):
         for count in counts:
             windows = spaced(slots, count)
             for place in range(len(modes)):
@@ -207,14 +210,15 @@ def time_modes(runs: Mapping[ThreadMode, Prepare], slots: int, counts: Sequence[
                 start_s = time.perf_counter()
                 run()
                 times[mode][count].append(1000.0 * (time.perf_counter() - start_s))
-        has_time = time.perf_counter() - begin_s <= TRIAL_S
-        if turn + 1 >= (SINGLE_TURNS if not is_choice else MOST_TURNS if has_time else LEAST_TURNS):
+        if is_choice and time.perf_counter() - begin_s > TRIAL_S and turn + 1 >= LEAST_TURNS:
             break
     return times
 
 
 def few(counts: Sequence[int]) -> list[int]:
-    """The numbers of rows that suffice for the cost of a single mode: the least and the greatest."""
+    """The numbers of rows that suffice for the cost of a single mode: the least, and the greatest up to
+    ``FEW_ROWS``.
+    """
     found = [count for count in counts if count <= FEW_ROWS]
     return sorted({min(found), max(found)})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +12,7 @@ from antiphon.backends.machine import model_threads
 from antiphon.backends.onnx.executor import OnnxFrames, OnnxTexts
 from antiphon.backends.onnx.graph import check_graph
 from antiphon.backends.onnx.pocket import OnnxUtterances, UtteranceBackend
-from antiphon.backends.onnx.sessions import Opener, has_short_products, onnxruntime, pick_provider
+from antiphon.backends.onnx.sessions import Opener, onnxruntime, pick_provider
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.tts import TtsBackend
 from antiphon.cores import usable_cores
@@ -39,6 +39,12 @@ SPLIT_BYTES: Final = 150_000_000
 """Maximum bytes of a graph that is loaded twice, to run parts of a tick at the same time. Mimi's graphs are
 smaller, also with a recogniser's 32 codebooks (109 MB in INT8). A language model of a thousand million
 weights is larger; its products are long enough for several threads.
+"""
+
+
+SHORT_BYTES: Final = 16_000_000
+"""Maximum bytes of each graph of a model with short products: several threads on one product would wait for
+each other longer than they compute (docs/adr/0021-ready-rows.md).
 """
 
 
@@ -70,8 +76,8 @@ def make(
             f"chunk_tokens is {chunk_tokens}; it can be 1 to {MAX_CHUNK_TOKENS}, for Pocket-TTS only"
         )
     name, providers = pick_provider(device)
-    sizes = _sizes(checkpoint)
-    is_short = all(map(has_short_products, sizes.values()))
+    sizes = graph_bytes(checkpoint)
+    is_short = name == "cpu" and has_short_products(sizes)
     cpu_threads = usable_cores() if threads is None and is_short else model_threads(threads)
     pool = ThreadPoolExecutor(cpu_threads - 1, "antiphon-rows") if cpu_threads > 1 and name == "cpu" else None
     openers = {}
@@ -79,7 +85,7 @@ def make(
         path = checkpoint.file(checkpoint.graphs[stage].file)
         others = pool if stage not in ALONE and file_bytes <= SPLIT_BYTES else None
         spins = spin if pool else False
-        openers[stage] = Opener(path, providers, cpu_threads, spins, others, file_bytes)
+        openers[stage] = Opener(path, providers, cpu_threads, spins, others, file_bytes, is_short)
     made = {}
     for (stage, opener), session in zip(openers.items(), _open(openers.values()), strict=True):
         form = checkpoint.graphs[stage]
@@ -95,7 +101,7 @@ def make(
         versions={"onnxruntime": onnxruntime.__version__},
         memory={"weights": sum(stage.weight_bytes for stage in made.values())},
         cpu_threads=cpu_threads if name == "cpu" else 0,
-        splits_rows=is_short and name == "cpu",
+        splits_rows=is_short and cpu_threads > 1,
         chooses_threads=any(stage.is_timed for stage in made.values()),
     )
     if is_pocket:
@@ -108,7 +114,7 @@ def make(
     return HostBackend(spec, OnnxFrames(spec, made, facts), slots=slots)
 
 
-def _sizes(checkpoint: Checkpoint) -> dict[str, int]:
+def graph_bytes(checkpoint: Checkpoint) -> dict[str, int]:
     """The bytes of each stage's graph, with its data files.
 
     Raises:
@@ -124,6 +130,11 @@ def _sizes(checkpoint: Checkpoint) -> dict[str, int]:
         files = checkpoint.files.items()
         found[stage] = sum(path.stat().st_size for role, path in files if role.startswith(form.file))
     return found
+
+
+def has_short_products(sizes: Mapping[str, int]) -> bool:
+    """Whether the products of a model with graphs of these sizes are too short for several threads."""
+    return max(sizes.values()) <= SHORT_BYTES
 
 
 def _open(openers: Collection[Opener]) -> list[onnxruntime.InferenceSession]:

@@ -44,20 +44,14 @@ class SplitSession:
     threads: int
 
 
-SHORT_BYTES: Final = 16_000_000
-"""Maximum bytes of a graph with short products: several threads on one of them wait for each other longer
-than they compute (docs/adr/0021-ready-rows.md).
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class Opener:
     """A graph's file, and the options of its sessions on a CPU with several threads.
 
     ``threads`` of a step include the calling one. ``spin``: waiting threads spin (:func:`open_session`); None
     lets a measurement decide. ``pool`` contains the other threads, which run parts of a tick at the same
-    time; None means that ticks have no parts. ``file_bytes`` is the size of a session's weights. A graph of
-    at most ``SHORT_BYTES`` has one session of one thread, which also runs the parts.
+    time; None means that ticks have no parts. ``file_bytes`` is the size of a session's weights. A graph that
+    ``is_short`` has one session of one thread, which also runs the parts.
     """
 
     path: Path
@@ -66,11 +60,7 @@ class Opener:
     spin: bool | None
     pool: ThreadPoolExecutor | None
     file_bytes: int
-
-    @property
-    def is_short(self) -> bool:
-        """Whether a run uses one thread."""
-        return has_short_products(self.file_bytes)
+    is_short: bool = False
 
     def open(self, *, spin: bool) -> onnxruntime.InferenceSession:
         """Open a session that runs on all threads, or on one if the graph is short."""
@@ -94,11 +84,6 @@ class Opener:
         except CheckpointFormatError as error:
             Log(__name__).warning("graph not opened twice", threads=threads, spin=spin, error=str(error))
             return None
-
-
-def has_short_products(file_bytes: int) -> bool:
-    """Whether a product of a graph of this size is too short for several threads."""
-    return file_bytes <= SHORT_BYTES
 
 
 def pick_provider(device: str | None) -> tuple[str, list[tuple[str, dict[str, Any]]]]:

@@ -44,11 +44,12 @@ class Stage:
     If a row has little state or none, the named rows are packed: their state is copied together, run and
     copied back. If a row has more state, the state remains in place and the graph runs over windows of
     neighbouring rows; idle rows in a window do not advance. ``cost`` decides which gaps a window bridges.
-    With at least ``split_from`` rows the windows are cut into parts, which run at the same time: one per
-    thread, or one per ``split_from / 2`` rows if the graph is short. ``is_spinning``: threads keep their
-    cores while they wait within a run. The stage measures ``cost``, unless it is packed on one thread. For a
-    short graph ``split_from`` follows from the cost; for others an ``opener`` lets the stage choose it, and
-    whether to spin, once.
+    With at least ``split_from`` rows the windows are cut into parts, which run at the same time, one per
+    thread. If the graph is short, there is at most one part per window or per ``split_from / 2`` rows,
+    whichever are more. ``is_spinning``: threads keep their cores while they wait within a run. The stage
+    measures ``cost``, unless it is packed and has neither a choice nor parts. For a short graph
+    ``split_from`` follows from the cost; for others an ``opener`` lets the stage choose it, and whether to
+    spin, once.
     """
 
     def __init__(
@@ -115,20 +116,26 @@ class Stage:
 
     def _run_split(self, windows: Sequence[range]) -> bool:
         """Run windows in parts at the same time, if they have enough rows; returns whether they do."""
-        rows = sum(map(len, windows))
-        if self._split is None or self.split_from is None or rows < self.split_from:
+        if self._split is None or self.split_from is None:
             return False
-        most = 2 * rows // self.split_from if self._is_short else self._split.threads
-        self.graph.prepare_split(cut(windows, min(self._split.threads, most)))()
-        return True
+        rows, parts = sum(map(len, windows)), self._split.threads
+        if self._is_short:
+            parts = min(parts, max(len(windows), 2 * rows // self.split_from))
+        elif rows < self.split_from:
+            return False
+        if parts > 1:
+            self.graph.prepare_split(cut(windows, parts))()
+        return parts > 1
 
     def warm_up(self, counts: Sequence[int]) -> None:
-        """Run over 1, 2, ... rows, after which no row is fresh, and measure the cost of runs, if it is used.
+        """Run over several numbers of rows, after which no row is fresh, and measure the cost of runs, if it
+        is used.
 
         Each measurement uses rows that were not just run, so that rings are read from memory, as in a call.
         The cost of a run is that of the fastest one, because sockets that share the threads' cores slow the
         others. The first call chooses the mode by medians. If the chosen mode uses parts, later calls measure
-        it and ``split_from`` again; the former value stays if parts are then slower.
+        it and ``split_from`` again, unless the graph is short; the former value stays if parts are then
+        slower.
         """
         for array in self.graph.inputs.values():
             array[:] = 1  # a token, a flag, a top-1: valid input for every graph
@@ -145,11 +152,13 @@ class Stage:
                 if not self._run_split([window]):
                     self.graph.prepare(window)()
             return
-        with load(1 if self._is_short else self.threads):
+        with load(1 if self._is_short else self.threads):  # no load on a single thread
             choice = Choice.by(time_modes(runs, self.slots, counts))
         self.cost, self.is_spinning = choice.cost, choice.is_spinning
         before = self.split_from if self._is_chosen else None
-        chosen = self.cost.split_from if self._is_short else choice.split_from
+        chosen = choice.split_from
+        if self._is_short and self._split is not None:
+            chosen = self.cost.split_from
         self.split_from = before if chosen is None else chosen
         split = None if self.split_from is None else self._split
         self._use(sessions[ThreadMode.SPINNING if self.is_spinning else ThreadMode.SLEEPING], split)
