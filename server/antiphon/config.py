@@ -243,7 +243,7 @@ class ServerConfig:
     )
     front_ends: int | None = option(
         0,
-        "processes for client connections; auto: the cores less the models; 0: all in one process; Linux only",
+        "processes for client connections; auto: cores less models; 0: all in one process; Linux only",
         minimum=0,
         group=Group.PROCESSES,
         is_basic=True,
