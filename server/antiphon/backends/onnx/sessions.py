@@ -70,10 +70,10 @@ class Opener:
         """Return a session that runs parts of a tick: ``session`` if it has one thread, otherwise a second
         one; None if there are no parts, or if the session cannot be opened.
         """
-        second = None if self.pool is None else session if self.is_short else self.open_second(1)
-        if self.pool is None or second is None:
+        if self.pool is None:
             return None
-        return SplitSession(second, self.pool, self.threads)
+        own = session if self.is_short else self.open_second(1)
+        return None if own is None else SplitSession(own, self.pool, self.threads)
 
     def open_second(self, threads: int, *, spin: bool = False) -> onnxruntime.InferenceSession | None:
         """Open a second session; None, and a log line, if it cannot be opened, as when memory holds only one

@@ -115,7 +115,9 @@ class Stage:
         return {name: array[places] for name, array in graph.outputs.items()}
 
     def _run_split(self, windows: Sequence[range]) -> bool:
-        """Run windows in parts at the same time, if they have enough rows; returns whether they do."""
+        """Run windows in parts at the same time, if there are enough rows or windows; returns whether it ran
+        them.
+        """
         if self._split is None or self.split_from is None:
             return False
         rows, parts = sum(map(len, windows)), self._split.threads
