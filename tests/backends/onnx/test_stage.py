@@ -25,8 +25,9 @@ from antiphon.models.manifest import Array
 
 ROWS, TICKS = 7, 12
 FILE_BYTES = 1000
-TOLERANCE = 2e-3
-"""Products of other sizes differ in the last bits, which activations in 8 bits make more of."""
+TOLERANCE = 1e-2
+"""Products of other sizes differ in the last bits, and an input in the middle of two bytes is then rounded
+to the other one."""
 
 
 def opener_of(
@@ -193,8 +194,8 @@ def test_without_a_choice_runs_are_timed_only_where_windows_need_their_cost(
 
 
 def test_a_short_graph_has_one_session_whose_threads_share_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part's rows take at least as long as the fixed time of its run."""
-    times = {1: [2.9], 2: [3.9], 4: [5.9]}
+    """Each part's rows take at least as long as three runs without rows."""
+    times = {1: [1.6], 2: [2.6], 4: [4.6]}
     monkeypatch.setattr(module, "time_modes", lambda runs, _slots, _counts: dict.fromkeys(runs, times))
     opened: list[int] = []
     open_session = sessions.open_session
@@ -216,7 +217,7 @@ def test_a_short_graph_has_one_session_whose_threads_share_rows(monkeypatch: pyt
         opener = opener_of("decode", 3, spin=None, pool=pool, is_short=True)
         stage = Stage(opener.open(spin=False), load_checkpoint("tiny").graphs["decode"], ROWS, opener)
         stage.warm_up((1, 2, 4, 7))
-        assert [stage.cost.run_ms, stage.cost.row_ms] == pytest.approx([1.9, 1.0])
+        assert [stage.cost.run_ms, stage.cost.row_ms] == pytest.approx([0.6, 1.0])
         assert (stage.split_from, stage.is_spinning, stage.spare_bytes) == (4, False, 0)
         assert stage.weight_bytes == FILE_BYTES
         for count in range(1, ROWS + 1):
@@ -253,8 +254,8 @@ def test_windows_of_a_short_graph_that_lie_apart_run_at_the_same_time(
     assert seen == [[[range(1), range(3, 5)], [range(5, 7)]]]  # row 5 is bridged
 
 
-@pytest.mark.parametrize(("run_ms", "row_ms", "rows"), [(0.0, 1.0, 2), (2.5, 1.0, 6), (1.0, 0.0, None)])
-def test_parts_begin_where_rows_take_as_long_as_a_run(run_ms: float, row_ms: float, rows: int | None) -> None:
+@pytest.mark.parametrize(("run_ms", "row_ms", "rows"), [(0.0, 1.0, 2), (2.5, 1.0, 16), (1.0, 0.0, None)])
+def test_parts_begin_where_rows_take_three_runs(run_ms: float, row_ms: float, rows: int | None) -> None:
     assert RunCost(run_ms, row_ms).split_from == rows
 
 
