@@ -52,8 +52,8 @@ INSTRUCTIONS: Final = (
 VNNI: Final = frozenset({"amx_int8", "avx512_vnni", "avx_vnni"})
 """Flags of CPUs whose products of bytes do not saturate."""
 
-WITHOUT_VNNI: Final = "INT8 and INT4 take several times as long as with VNNI"
-"""Measured by the number of calls of ``tiny`` on different machines: docs/cpu.md."""
+WITHOUT_VNNI: Final = "INT8 and INT4 take 1.2 to 1.7 times as long as with VNNI"
+"""Measured on one processor, restricted to AVX2: docs/benchmarks/cpu-models.md."""
 
 
 def _cpu_line(cpuinfo: Path, *names: str) -> str:
