@@ -1,7 +1,8 @@
-"""Times a matrix product of stt-1b's size, 2048 by 11264, in several forms of ONNX Runtime and torch.
+"""Times a matrix product in several forms of ONNX Runtime and torch.
 
-    python -m lab.bench.cpu_products                   one thread
+    python -m lab.bench.cpu_products                   of stt-1b, 2048 by 11264, one thread
     python -m lab.bench.cpu_products --threads 2
+    python -m lab.bench.cpu_products --sides 512 2048  of Mimi; the first is a multiple of 128
     python -m lab.bench.cpu_products --quick           a small product, to see that it works
 
 Forms alternate, and the best of several runs counts: other programs can only lengthen one. The same inputs go
@@ -25,7 +26,7 @@ from onnx import helper, numpy_helper
 from antiphon.backends.onnx.sessions import onnxruntime, session_options
 from lab.bench.harness import tell, warn_if_busy
 
-ROWS: Final = (1, 4, 8, 16)
+ROWS: Final = (1, 2, 4, 8, 16)
 SIDES: Final = (2048, 11264)
 FLOAT: Final = onnx.TensorProto.FLOAT
 MICROSOFT: Final = "com.microsoft"
@@ -71,16 +72,21 @@ def blocks(weight: Floats, bits: int, block: int, threads: int) -> Product:
 
 
 def integers(weight: Floats, threads: int) -> Product:
-    """Return a product by MatMulInteger with one scale for all inputs, which is its fastest form."""
+    """Return a product by MatMulIntegerToFloat with a scale for each row and each output, as the recipes make
+    it.
+    """
+    make, step, zero = helper.make_node, np.float32(1 / 127), np.uint8(128)
     scale = (np.abs(weight).max(0) / 127).astype(np.float32)
     nodes = [
-        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
-        helper.make_node("MatMulInteger", ["q", "w", "qz"], ["i"]),
-        helper.make_node("Cast", ["i"], ["f"], to=FLOAT),
-        helper.make_node("Mul", ["f", "qs"], ["m"]),
-        helper.make_node("Mul", ["m", "s"], ["y"]),
+        make("Abs", ["x"], ["a"]),
+        make("ReduceMax", ["a", "axis"], ["most"], keepdims=1),
+        make("Div", ["x", "most"], ["part"]),
+        make("QuantizeLinear", ["part", "step", "zero"], ["q"]),
+        make("MatMulIntegerToFloat", ["q", "w", "step", "s", "zero"], ["f"], domain=MICROSOFT),
+        make("Mul", ["f", "most"], ["y"]),
     ]
-    return graph(nodes, {"w": np.round(weight / scale).astype(np.int8), "s": scale}, threads)
+    constants = {"axis": np.array([-1]), "step": np.array(step), "zero": np.array(zero), "s": scale}
+    return graph(nodes, {"w": np.round(weight / scale).astype(np.int8), **constants}, threads)
 
 
 def forms(weight: Floats, threads: int) -> dict[str, Product]:
@@ -97,7 +103,7 @@ def forms(weight: Floats, threads: int) -> dict[str, Product]:
         ),
         "MatMulNBits, 8 bits": blocks(weight, 8, 128, threads),
         "MatMulNBits, 4 bits": blocks(weight, 4, 128, threads),
-        "MatMulInteger": integers(weight, threads),
+        "MatMulIntegerToFloat, scales by row": integers(weight, threads),
         "torch, float32": lambda x: linear(torch.from_numpy(x), plain),
         "torch, bfloat16": lambda x: linear(torch.from_numpy(x).bfloat16(), half).float(),
         "torch, oneDNN INT8": lambda x: onednn(torch.from_numpy(x)),
@@ -129,10 +135,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="lab.bench.cpu_products", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--threads", type=int, default=1, help="[%(default)s]")
+    parser.add_argument("--sides", type=int, nargs=2, default=SIDES, help="inputs and outputs [%(default)s]")
     parser.add_argument("--quick", action="store_true", help="a small product, two runs")
     options = parser.parse_args(argv)
     warn_if_busy()
-    found = measure((128, 256) if options.quick else SIDES, options.threads, 2 if options.quick else 15)
+    found = measure(
+        (128, 256) if options.quick else tuple(options.sides), options.threads, 2 if options.quick else 15
+    )
     tell(f"{options.threads} threads, ms, best of the runs")
     print(f"| form | {' | '.join(map(str, ROWS))} |\n" + "|---" * (1 + len(ROWS)) + "|")
     for name, times_ms in found.items():

@@ -8,8 +8,8 @@ The limits of the gate do not apply.
 
 The model has float32 graphs (antiphon quantize --target onnx --recipe float32); in the other forms their
 weights are rounded. Changes of a recipe to the export itself, ``int8_ring_bytes`` and
-``int8_convolution_positions``, are not applied: rings remain float32, and no convolution multiplies in INT8
-with a scale for each window. Columns are the measures of docs/gate.md.
+``int8_convolution_positions``, are not applied: rings and the encoder's convolutions remain float32.
+Columns are the measures of docs/gate.md.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
 On Debian or Ubuntu, with qemu-aarch64 (package qemu-user) and network. A Python for arm64 is installed from
 the distribution, into a separate folder with its own package database; numpy and onnxruntime are installed by
 pip, in the versions of this machine. The same inputs pass through every graph on both, including state from
-frame to frame, and here once more with the inputs of rounded products left in float, the common reference:
-processors round those inputs in different groups. Speed under an emulator has no meaning, and is not
-measured.
+frame to frame, and here once more with the inputs of products with rounded weights left in float, the common
+reference: processors round those inputs in different groups. Speed under an emulator has no meaning, and is
+not measured.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from typing import Any, Final
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from antiphon.models.catalog import load_checkpoint
 from antiphon.models.manifest import Array, GraphFormat, TensorFormat
+from antiphon_quantize.onnx_weights import STEP
 
 MODELS: Final = ("tiny", "tiny-stt", "tiny-tts")
 FRAMES, ROWS = 25, 2
@@ -153,7 +155,15 @@ def distance(found: Array, wanted: Array) -> float:
 def leave_inputs(path: Path, target: Path) -> None:
     """Write a copy of a graph whose products leave their inputs in float."""
     model = onnx.load(path)
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    inputs = {node.output[0]: node.input[0] for node in model.graph.node}
     for node in model.graph.node:
+        if node.op_type == "MatMulIntegerToFloat" and node.input[2] == STEP:
+            integers, scale = (numpy_helper.to_array(tensors[node.input[place]]) for place in (1, 3))
+            weight = numpy_helper.from_array(integers * scale, f"{node.input[1]}.wide")
+            model.graph.initializer.append(weight)
+            operands = [inputs[node.input[0]], weight.name]
+            node.CopyFrom(onnx.helper.make_node("MatMul", operands, list(node.output)))
         for attribute in node.attribute:
             if attribute.name == "accuracy_level":
                 attribute.i = FLOAT_INPUTS

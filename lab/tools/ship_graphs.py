@@ -1,9 +1,8 @@
 """Give built-in models their ONNX graphs: export them into the folders of the package and list them in the
 manifests.
 
-  python lab/tools/ship_graphs.py tiny echo --recipe small               the built-in models
-  python lab/tools/ship_graphs.py tiny-stt tiny-tts --recipe int8        as they are shipped
-  python lab/tools/ship_graphs.py path/to/a/folder                       any folder with an antiphon.json
+  python lab/tools/ship_graphs.py tiny echo tiny-stt tiny-tts --recipe int8     the built-in models
+  python lab/tools/ship_graphs.py path/to/a/folder                              a folder with an antiphon.json
 
 A model with another's codec (``../tiny/mimi.safetensors``) shares its graphs too; name the other one first.
 The packages of the extra 'quantize' are needed.

@@ -18,7 +18,7 @@ import onnx
 from antiphon.backends.base import Backend, FloatArray, IntArray
 from antiphon.backends.host import HostBackend
 from antiphon.backends.onnx.executor import Language, OnnxFrames
-from antiphon.backends.onnx.sessions import onnxruntime, pick_provider
+from antiphon.backends.onnx.sessions import onnxruntime, pick_provider, session_options
 from antiphon.backends.onnx.stage import Stage
 from antiphon.backends.stopwatch import Stopwatch
 from antiphon.errors import CheckpointFormatError
@@ -125,8 +125,7 @@ def open_depformer(path: Path, form: GraphFormat, backend: Backend) -> Stage:
             onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["rows", card])
         )
         extra.append(TensorFormat(name, "float32", (card,)))
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
+    options = session_options(1)
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
     providers = pick_provider(backend.info.device)[1]
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=providers)

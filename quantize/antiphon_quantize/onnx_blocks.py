@@ -3,8 +3,8 @@
 A graph's large tensors are in one file next to it; https://onnx.ai/onnx/repo-docs/ExternalData.html.
 
 Blocks have the format of ONNX Runtime's MatMulNBits. A row ``[in]`` of a weight ``[out, in]`` is cut into
-blocks of a power of two. Each block has one float32 scale, and its integers are centred at ``2^(bits - 1)``,
-so that no zero points are stored. Operator:
+blocks of a power of two, or is a single block. Each block has one float32 scale, and its integers are centred
+at ``2^(bits - 1)``, so that no zero points are stored. Operator:
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits
 """
 
@@ -60,6 +60,10 @@ class Blocks:
         wide = (found.astype(np.float32) - middle) * self.scales[..., None]
         return wide.reshape(len(wide), -1)[:, : self.columns]
 
+    def signed(self) -> NDArray[np.int8]:
+        """The integers of rows of one block with 8 bits: int8 ``[in, out]``, centred at 0."""
+        return np.ascontiguousarray((self.integers[:, 0] ^ 128).view(np.int8).T)
+
 
 def fitting_block(columns: int, block: int) -> int:
     """The length of blocks for rows of ``columns`` weights: ``block``, or for shorter rows the smallest
@@ -68,8 +72,9 @@ def fitting_block(columns: int, block: int) -> int:
     return min(block, max(SMALLEST_BLOCK, 1 << (columns - 1).bit_length()))
 
 
-def round_matrix(weight: FloatArray, bits: int, block: int, *, search: bool) -> Blocks:
-    """Round ``weight [out, in]`` to ``bits`` (4 or 8) in blocks of at most ``block``.
+def round_matrix(weight: FloatArray, bits: int, block: int | None, *, search: bool) -> Blocks:
+    """Round ``weight [out, in]`` to ``bits`` (4 or 8) in blocks of at most ``block``; None: a row is one
+    block.
 
     Without ``search`` a block's scale is just large enough for its largest weight; the sign of that weight
     gets the extra integer (as in GGUF's Q4_0). With ``search`` some smaller and larger scales are tried, each
@@ -77,7 +82,7 @@ def round_matrix(weight: FloatArray, bits: int, block: int, *, search: bool) -> 
     function takes memory for a few hundred rows in addition to the result.
     """
     rows, columns = weight.shape
-    block = fitting_block(columns, block)
+    block = columns if block is None else fitting_block(columns, block)
     count = -(-columns // block)
     integers = np.empty((rows, count, block * bits // 8), np.uint8)
     scales = np.empty((rows, count), np.float32)

@@ -449,4 +449,4 @@ def _scaled_product(view: GraphView, node: NodeProto) -> list[NodeProto] | None:
         return None
     values, weight, *middle = product.input
     inputs = [values, weight, view.constant(1, dtype=np.float32), node.input[1], *middle]
-    return [helper.make_node("MatMulIntegerToFloat", inputs, node.output, domain=DOMAIN)]
+    return [helper.make_node("MatMulIntegerToFloat", inputs, node.output, node.name, domain=DOMAIN)]

@@ -32,7 +32,6 @@ from torch.nn import functional
 from antiphon.backends.snapshots import TensorSpec
 from antiphon.backends.torch.modules.attention import KVRing, SelfAttention, TransformerLayer, Window
 from antiphon.backends.torch.modules.kv_forms import KVForm
-from antiphon.backends.torch.modules.layers import Linear
 from antiphon.backends.torch.modules.mimi import (
     CausalConv1d,
     CausalConvTranspose1d,
@@ -287,38 +286,28 @@ class IntegerConv(StreamingConv):
         return found
 
 
-class IntegerLinear(nn.Module):
-    """An INT8 linear layer for several positions: ``[n, T, in]`` to ``[n, T, out]``.
+class WholeConvTranspose(StreamingConv):
+    """A transposed convolution in float32 with a kernel of two strides, whose state is its last input:
+    ``[n, in, T]`` to ``[n, out, T * stride]``.
 
-    Each position has a scale for its inputs, and each output a scale for its weights.
+    The next frame computes the positions that two inputs share from both of them, so that no overlap is cut
+    off, added and joined. State: ``{name}.past`` float32 ``[in, 1]``.
     """
 
-    def __init__(self, layer: Linear) -> None:
-        """Round the weights of a loaded layer."""
+    def __init__(self, layer: CausalConvTranspose1d) -> None:
+        """Take ownership of the weights of a layer that was loaded and not yet prepared."""
         super().__init__()
-        weight = layer.weight.data.t()
-        scale = weight.abs().amax(dim=0).clamp_min(SMALLEST_STEP) / LARGEST
-        self.weight = nn.Parameter((weight / scale).round().to(torch.int8), requires_grad=False)
-        self.scale = nn.Parameter(scale, requires_grad=False)
-        self.bias = layer.bias
+        self.name, self.stride, self.in_channels = layer.name, layer.stride, layer.in_channels
+        self.weight, self.bias = layer.weight, layer.bias
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[n, T, in]`` to ``[n, T, out]``."""
-        count, width = x.shape[1:]
-        scale = x.abs().amax(dim=-1).clamp_min(SMALLEST_STEP) / LARGEST
-        rows = round_by_row(x.reshape(-1, 1, width), scale.reshape(-1), DECODER_MIDDLE)
-        found = multiply_rounded(rows.reshape(-1, count, width), self.weight, self.scale, DECODER_MIDDLE)
-        out: Tensor = found * scale[..., None]
-        return out if self.bias is None else out + self.bias
+    def specs(self) -> Iterator[TensorSpec]:
+        """The state of this layer."""
+        yield TensorSpec(f"{self.name}.past", (self.in_channels, 1), torch.float32)
 
-
-def round_linears(module: nn.Module) -> None:
-    """Make the linear layers in a loaded module multiply in INT8; each must process several positions."""
-    for name, child in module.named_children():
-        if isinstance(child, Linear):
-            setattr(module, name, IntegerLinear(child))
-        else:
-            round_linears(child)
+    def forward(self, x: Tensor, step: Step) -> Tensor:
+        """Map ``[n, in, T]`` to ``[n, out, T * stride]``."""
+        x = step.extend(f"{self.name}.past", x)
+        return functional.conv_transpose1d(x, self.weight, self.bias, self.stride, padding=self.stride)
 
 
 class Turn(nn.Module):
@@ -342,7 +331,8 @@ def round_convolutions(mimi: Mimi, most_positions: Mapping[str, int]) -> None:
 
 def round_network(network: Seanet, most_positions: int, *, middle: int) -> None:
     """Do :func:`round_convolutions` for one half of a codec; bytes count from -1 if ``middle`` is 0, and
-    otherwise are symmetric.
+    otherwise are symmetric. The long transposed convolutions of a network with rounded ones keep another
+    state (:class:`WholeConvTranspose`).
     """
     layers: list[nn.Module] = []
     is_turned = False
@@ -354,6 +344,14 @@ def round_network(network: Seanet, most_positions: int, *, middle: int) -> None:
             is_turned = not is_turned
         layers.append(layer if rounded is None else rounded)
     network.model = nn.Sequential(*layers, *([Turn()] if is_turned else []))
+    for place, layer in enumerate(network.model):
+        if (
+            most_positions
+            and isinstance(layer, CausalConvTranspose1d)
+            and layer.is_whole
+            and not layer.is_short
+        ):
+            network.model[place] = WholeConvTranspose(layer)
 
 
 def _is_bounded(layer: nn.Module) -> bool:
@@ -423,13 +421,18 @@ def attention(
     return op.Reshape(op.MatMul(weights, op.Unsqueeze(value, [2])), [0, heads, positions, width])
 
 
+LEAST_EXPONENT: Final = -80.0
+"""Exponents below it are not needed: 1 + exp(-80) is 1 in float32. From -87 on, exp gives numbers that take
+processors several times as long."""
+
+
 def elu(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
     """ELU as four operators, which take an eighth of the time of the runtime's ELU; the results are equal
     within 1e-7.
     """
     if (alpha, scale, input_scale) != (1.0, 1.0, 1.0):
         raise ValueError(f"ELU with {alpha}, {scale} and {input_scale} does not occur in these models")
-    return op.Max(x, op.Sub(op.Exp(op.Min(x, 0.0)), 1.0))
+    return op.Max(x, op.Sub(op.Exp(op.Clip(x, LEAST_EXPONENT, 0.0)), 1.0))
 
 
 def divide(x: Any, divisor: Any, rounding_mode: str | None = None) -> Any:

@@ -142,12 +142,9 @@ def describe_graphs(
     files = {role: file_entry(folder, name) for role, name in graph_files(folder, graphs)}
     quantization = None
     if recipe.bits < FLOAT_BITS:
-        source_sha256 = sha256(
-            checkpoint.file("mimi" if checkpoint.spec.kind is PipelineKind.CODEC else "lm")
-        )
-        quantization = quantization_of(
-            recipe, recipe_name, checkpoint, source_sha256, group_size=recipe.block
-        )
+        source = "mimi" if checkpoint.spec.kind is PipelineKind.CODEC else "lm"
+        digest, group = sha256(checkpoint.file(source)), recipe.group_size
+        quantization = quantization_of(recipe, recipe_name, checkpoint, digest, group_size=group)
     return describe(
         checkpoint,
         name=f"{checkpoint.spec.name}-onnx-{Path(recipe_name).stem}",

@@ -1,9 +1,12 @@
 """Smaller weights for an ONNX graph, by a recipe: 4 or 8 bits for products, float16 for look-ups.
 
-Matrices become MatMulNBits, whose inputs are rounded to INT8 at run time, with scales for every row and
-block: the level of one row does not affect another. No sum of its integers can overflow, even on CPUs without
-VNNI (decision 0010). Tables, and other tensors with a rule of 16 bits, are kept as float16 and widened when
-read. Other matrices whose values are bfloat16 are stored as such, without loss.
+Products round their inputs to INT8 at run time. A matrix of 8 bits has a scale for each output, and every
+row of inputs has its own scale (MatMulIntegerToFloat). A matrix of 4 bits has a scale for each block of an
+output's weights, and inputs have one for each row and block (MatMulNBits). The level of a row does not affect
+another. No sum of integers overflows in a session of :mod:`antiphon.backends.onnx.sessions`, even on CPUs
+without VNNI (decision 0010). Tables, and other
+tensors with a rule of 16 bits, are kept as float16 and widened when read. Other matrices whose values are
+bfloat16 are stored as such, without loss.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ from typing import TypeAlias
 
 import numpy as np
 import onnx
-from onnx import GraphProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from antiphon.errors import ConfigError, UnsupportedError
 from antiphon.install import antiphon_command
 from antiphon_quantize.onnx_blocks import (
     Array,
+    Blocks,
     TensorWriter,
     is_external,
     read_tensor,
@@ -116,10 +120,11 @@ def _modules(node: NodeProto) -> str:
 
 DOMAIN = "com.microsoft"
 INT8_INPUTS = 4
-"""MatMulNBits' accuracy level of INT8 products; with any other level, 8 bits are unpacked in every call."""
+"""MatMulNBits' accuracy level of INT8 inputs; with any other level, inputs stay float32."""
 FLOAT = 32
 HALF = 16
-MULTIPLIED = (4, 8)
+FOUR, _ = MULTIPLIED = (4, 8)
+LAST_AXIS, STEP, ZERO = "rounding.axis", "rounding.step", "rounding.zero"
 BFLOAT16 = helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16)
 NARROW_TYPES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 NARROWED_BYTES = 4096
@@ -178,7 +183,9 @@ def quantize_graph(source: Path, target: Path, recipe: Recipe, read: Read = read
     model = onnx.load(source, load_external_data=False)
     graph = model.graph
     narrow = sum(tensor.data_type in NARROW_TYPES for tensor in graph.initializer)
-    if narrow or any(node.op_type == "MatMulNBits" for node in graph.node):
+    is_rounded = any(node.op_type == "MatMulNBits" for node in graph.node)
+    is_rounded |= any(tensor.name.endswith((".q4", ".q8")) for tensor in graph.initializer)
+    if narrow or is_rounded:
         stored = f"{narrow} of its tensors have 16 bits" if narrow else "it has products of integers"
         raise UnsupportedError(
             f"{source} is quantised already ({stored}); start from the float32 graph, or export the model's "
@@ -221,6 +228,8 @@ class _Rewriter:
         for tensor in self.graph.initializer:
             self._convert(tensor, uses.get(tensor.name, []))
         after_bytes = sum(map(tensor_bytes, self.tensors))
+        if any(tensor.data_type == TensorProto.INT8 for tensor in self.tensors):
+            self.tensors += [numpy_helper.from_array(value, name) for name, value in CONSTANTS.items()]
         del self.graph.initializer[:]
         self.graph.initializer.extend(self.tensors)
         self._put_nodes()
@@ -252,26 +261,25 @@ class _Rewriter:
         self.tensors.append(tensor)
 
     def _multiply(self, name: str, tensor: TensorProto, uses: list[WeightUse], bits: int) -> None:
-        """Replace the products with this weight by MatMulNBits; equal readers share it."""
+        """Replace the products with this weight by products of integers; equal readers share the weight."""
         values = _finite(name, self.read(tensor))
         for transposed in sorted({use.transposed for use in uses}):
             weight = values if transposed else np.ascontiguousarray(values.T)
-            rounded = round_matrix(weight, bits, self.recipe.block, search=self.recipe.search)
+            block = self.recipe.block if bits == FOUR else None
+            rounded = round_matrix(weight, bits, block, search=self.recipe.search)
             prefix = f"{tensor.name}.{'out_in' if transposed else 'in_out'}"
             inputs = [f"{prefix}.q{bits}", f"{prefix}.scale"]
-            self.tensors.append(self.writer.put(inputs[0], rounded.integers))
+            integers = rounded.integers if bits == FOUR else rounded.signed()
+            self.tensors.append(self.writer.put(inputs[0], integers))
             self.tensors.append(self.writer.put(inputs[1], rounded.scales.reshape(-1)))
             self.errors[name] = max(rounded.error, self.errors.get(name, 0.0))
-            attributes = {
-                "K": weight.shape[1],
-                "N": weight.shape[0],
-                "bits": bits,
-                "block_size": rounded.block,
-                "accuracy_level": INT8_INPUTS,
-            }
             for use in uses:
                 if use.transposed == transposed:
-                    _become_nbits(use.node, inputs, attributes)
+                    if bits == FOUR:
+                        _become_nbits(use.node, inputs, rounded)
+                    else:
+                        position = next(index for index, it in enumerate(self.graph.node) if it is use.node)
+                        self.before_node.setdefault(position, []).extend(_become_bytes(use.node, inputs))
 
     def _narrow(self, tensor: TensorProto, values: Array, suffix: str, uses: list[WeightUse]) -> None:
         """Store a tensor as ``values`` of 16 bits, widened after a look-up; for all other nodes before them,
@@ -287,7 +295,7 @@ class _Rewriter:
                 use.node.input[0], use.node.output[0] = narrow, f"{output}.{suffix}"
                 cast = helper.make_node("Cast", [f"{output}.{suffix}"], [output], to=TensorProto.FLOAT)
                 position = next(index for index, it in enumerate(self.graph.node) if it is use.node)
-                self.before_node.setdefault(position + 1, []).append(cast)
+                self.before_node.setdefault(position + 1, []).insert(0, cast)
         if wide:
             cast = helper.make_node("Cast", [narrow], [tensor.name], to=TensorProto.FLOAT)
             self.before_node.setdefault(0, []).append(cast)
@@ -304,11 +312,59 @@ class _Rewriter:
         self.graph.node.extend(nodes)
 
 
-def _become_nbits(node: NodeProto, weights: list[str], attributes: Mapping[str, int]) -> None:
-    bias = node.input[2] if len(node.input) > 2 else ""
+CONSTANTS: Mapping[str, Array] = {
+    LAST_AXIS: np.array([-1], np.int64),
+    STEP: np.array(1 / 127, np.float32),
+    ZERO: np.array(128, np.uint8),
+}
+"""Constants of all 8-bit products: inputs of -1 to 1 become bytes from 1 to 255."""
+
+
+def _become_nbits(node: NodeProto, weights: list[str], rounded: Blocks) -> None:
+    """Make ``node`` a product of 4-bit blocks."""
+    bias = "".join(node.input[2:3])
     inputs = [node.input[0], *weights] + (["", "", bias] if bias else [])
-    new = helper.make_node("MatMulNBits", inputs, list(node.output), node.name, domain=DOMAIN)
-    new.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+    new = helper.make_node(
+        "MatMulNBits",
+        inputs,
+        list(node.output),
+        node.name,
+        domain=DOMAIN,
+        K=rounded.columns,
+        N=len(rounded.scales),
+        bits=rounded.bits,
+        block_size=rounded.block,
+        accuracy_level=INT8_INPUTS,
+    )
+    _become(node, new)
+
+
+def _become_bytes(node: NodeProto, weights: list[str]) -> list[NodeProto]:
+    """Make ``node`` the last of the nodes of an 8-bit product, and return the others.
+
+    A row is divided by its largest magnitude and rounded. The magnitude of a row of zeros is 0: whatever byte
+    the quotients become, the product is multiplied by 0.
+    """
+    x, y, bias = node.input[0], node.output[0], "".join(node.input[2:3])
+    parts = ("magnitude", "largest", "quotient", "bytes", "product", "scaled")
+    magnitude, largest, quotient, rounded, product, scaled = (f"{y}.{part}" for part in parts)
+    make, operands = helper.make_node, [rounded, weights[0], STEP, weights[1], ZERO]
+    nodes = [
+        make("Abs", [x], [magnitude]),
+        make("ReduceMax", [magnitude, LAST_AXIS], [largest], keepdims=1),
+        make("Div", [x, largest], [quotient]),
+        make("QuantizeLinear", [quotient, STEP, ZERO], [rounded]),
+        # A profile finds the weights by this node's name.
+        make("MatMulIntegerToFloat", operands, [product], node.name, domain=DOMAIN),
+    ]
+    if not bias:
+        _become(node, make("Mul", [product, largest], [y]))
+        return nodes
+    _become(node, make("Add", [scaled, bias], [y]))
+    return [*nodes, make("Mul", [product, largest], [scaled])]
+
+
+def _become(node: NodeProto, new: NodeProto) -> None:
     new.metadata_props.extend(node.metadata_props)
     node.CopyFrom(new)
 

@@ -316,7 +316,7 @@ class ReadStage(ExportedStage):
     def __init__(self, model: FlowLM, *, clones: bool) -> None:
         """Use a loaded model; ``clones``: it has weights for recorded voices."""
         super().__init__(list(model.transformer.specs()))
-        self.model, self.clones = model, clones
+        self.reader, self.clones = model, clones
         self.inputs = ("tokens", "count", "heard") if clones else ("tokens", "count")
         self.outputs = ()
 
@@ -324,19 +324,19 @@ class ReadStage(ExportedStage):
         """See the base class."""
         assert isinstance(step, MaskedStep)
         tokens, count, *heard = inputs
-        x = self.model.conditioner(tokens.clamp(min=0))
+        x = self.reader.conditioner(tokens.clamp(min=0))
         if heard:
-            x = torch.where((tokens == HEARD)[..., None], heard[0] @ self.model.speaker_proj_weight.T, x)
-            if hasattr(self.model, "bos_before_voice"):
-                x = torch.where((tokens == BOS)[..., None], self.model.bos_before_voice, x)
-        self.model.transformer(x, step, count)
+            x = torch.where((tokens == HEARD)[..., None], heard[0] @ self.reader.speaker_proj_weight.T, x)
+            if hasattr(self.reader, "bos_before_voice"):
+                x = torch.where((tokens == BOS)[..., None], self.reader.bos_before_voice, x)
+        self.reader.transformer(x, step, count)
         return ()
 
     def example(self, rows: int) -> tuple[Tensor, ...]:
         """See the base class."""
         tokens = torch.zeros(rows, READ_POSITIONS, dtype=torch.int64)
         count = torch.ones(rows, dtype=torch.int64)
-        voice = self.model.speaker_proj_weight.shape[1]
+        voice = self.reader.speaker_proj_weight.shape[1]
         return (tokens, count, torch.zeros(rows, READ_POSITIONS, voice)) if self.clones else (tokens, count)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -13,10 +12,10 @@ from torch import Tensor
 from antiphon.backends.torch.weights import assign
 from antiphon.errors import UnsupportedError
 from antiphon.models.checkpoint import Checkpoint, as_checkpoint_error
-from antiphon.models.pocket_shape import READ_POSITIONS, PocketShape
-from antiphon_quantize.onnx_int8 import DECODER_MIDDLE, round_linears, round_network
+from antiphon.models.pocket_shape import PocketShape
+from antiphon_quantize.onnx_int8 import DECODER_MIDDLE, round_network
 from antiphon_quantize.onnx_modules import ExportedStage
-from antiphon_quantize.pocket_codec import PcmStage, VoiceEncoderStage, frame_positions, prepare_half
+from antiphon_quantize.pocket_codec import PcmStage, VoiceEncoderStage, prepare_half
 from antiphon_quantize.pocket_lm import FlowLM, LatentStage, ReadStage
 
 FLOW: Final = "flow_lm."
@@ -66,20 +65,11 @@ def pocket_makers(
             assign(stage, {name: it for name, it in halves.items() if name.startswith(chosen)}, path)
         round_network(sound.decoder, int8_positions.get("decoder", 0), middle=DECODER_MIDDLE)
         round_network(voice_stage.encoder, int8_positions.get("encoder", 0), middle=0)
-    reader = model
     prepare_half(sound)
     prepare_half(voice_stage)
-    if int8_positions.get("decoder", 0) >= frame_positions(codec):
-        round_linears(sound.decoder_transformer)
-        round_linears(sound.decoder)
-    if int8_positions.get("encoder", 0) >= frame_positions(codec):
-        round_linears(voice_stage.encoder_transformer)
-    if int8_positions.get("decoder", 0) >= READ_POSITIONS:
-        reader = copy.deepcopy(model)
-        round_linears(reader.transformer)
     makers: dict[str, Callable[[], ExportedStage]] = {"encode": lambda: voice_stage} if shape.clones else {}
     return makers | {
-        "read": lambda: ReadStage(reader, clones=shape.clones),
+        "read": lambda: ReadStage(model, clones=shape.clones),
         "lm": lambda: LatentStage(model),
         "decode": lambda: sound,
     }

@@ -46,15 +46,15 @@ class Recipe:
 
     ``scheme`` and ``bits`` are copied to the checkpoint's manifest, ``options`` to the options of its
     backend. ``keep`` has priority over ``quantize``, and an earlier rule over a later one. ``block`` is the
-    number of weights that share a scale, and ``search`` whether the scale is searched or is just large enough
-    for the largest weight, for formats with blocks (onnx, torch's int4). ``format`` and ``method``, for
-    torch, are the format of a weight (int8, int4, fp8) and the method (nearest, awq, gptq, smoothquant,
-    smoothquant-static). ``int8_ring_bytes``, for onnx: keys and values of a language model are INT8 in layers
-    where a row's keys and values would take this number of bytes or more in float32; None selects no layer.
+    number of weights that share a scale, for formats with blocks (mlx, and 4 bits of onnx and torch), and
+    ``search`` whether the scale is searched or is just large enough for the largest weight (onnx, torch's
+    int4). ``format`` and ``method``, for torch, are the format of a weight (int8, int4, fp8) and the method
+    (nearest, awq, gptq, smoothquant, smoothquant-static). ``int8_ring_bytes``, for onnx: keys and values of a
+    language model are INT8 in layers where a row's keys and values would take this number of bytes or more in
+    float32; None selects no layer.
     ``int8_convolution_positions``, for onnx, is a number for the codec's "encoder" and "decoder":
     convolutions after an ELU with at most that number of positions a frame multiply in INT8. A part without a
-    number has no INT8 convolutions. For Pocket-TTS the numbers also select its codec's transformers and, by
-    the decoder's number, the reading of text. ``gate`` has the limits for the result, in addition to the
+    number has no INT8 convolutions. ``gate`` has the limits for the result, in addition to the
     limits that are common to all recipes.
     """
 
@@ -78,6 +78,11 @@ class Recipe:
             return None
         rules = (rule for rule in self.quantize if fnmatchcase(name, rule.tensors))
         return next((rule.bits or self.bits for rule in rules), None)
+
+    @property
+    def group_size(self) -> int | None:
+        """The number of weights that share a scale, in graphs; None if no rule has 4 bits."""
+        return self.block if 4 in {self.bits, *(rule.bits for rule in self.quantize)} else None
 
     def chooses(self, name: str) -> bool:
         """Whether the recipe makes the tensor of this name smaller."""

@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from antiphon.backends.onnx.sessions import onnxruntime
+from antiphon.backends.onnx.sessions import onnxruntime, session_options
 from antiphon_quantize.recipe import Recipe, Rule
 
 Array = NDArray[np.float32]
@@ -48,9 +48,7 @@ def write_graph(
 
 def run_graph(path: Path, feeds: Mapping[str, NDArray[np.generic]]) -> list[Array]:
     """The graph's outputs, by the names' order."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(path), session_options(1), providers=["CPUExecutionProvider"])
     return list(session.run(None, dict(feeds)))
 
 

@@ -97,7 +97,7 @@ def damaged_graph(source: Checkpoint, folder: Path, name: str, damage: Callable[
 def scales_of(graph: Graph) -> list[TensorProto]:
     """The scales of the rounded products, in the order in which they run."""
     held = {tensor.name: tensor for tensor in graph.initializer}
-    return [held[node.input[2]] for node in graph.node if node.op_type == "MatMulNBits"]
+    return [held[node.input[3]] for node in graph.node if node.op_type == "MatMulIntegerToFloat"]
 
 
 def replace_values(tensor: TensorProto, values: np.ndarray[Any, Any]) -> None:
@@ -122,11 +122,11 @@ def swapped_in_graph(graph: Graph) -> None:
 
 def overflown_in_graph(graph: Graph) -> None:
     """A layer's output leaves float16 on its way."""
-    node = next(node for node in graph.node if node.op_type == "MatMulNBits")
+    node = next(node for node in graph.node if node.op_type == "MatMulIntegerToFloat")
     index = list(graph.node).index(node)
     wide = node.output[0]
     node.output[0] = f"{wide}.narrow"
-    factor = numpy_helper.from_array(np.array(60_000, np.float32), "planted.factor")
+    factor = numpy_helper.from_array(np.array(1e8, np.float32), "planted.factor")
     graph.initializer.append(factor)
     steps = [
         helper.make_node("Mul", [f"{wide}.narrow", factor.name], [f"{wide}.large"]),

@@ -18,12 +18,18 @@ from antiphon.backends.base import FloatArray
 from antiphon.backends.machine import has_vnni
 from antiphon.backends.onnx.sessions import open_session, pick_provider
 from antiphon.backends.onnx.stage import Stage
-from antiphon.backends.torch.modules.mimi import CausalConv1d, ResidualBlock, Seanet, StreamingConv
+from antiphon.backends.torch.modules.mimi import (
+    CausalConv1d,
+    CausalConvTranspose1d,
+    ResidualBlock,
+    Seanet,
+    StreamingConv,
+)
 from antiphon.backends.torch.state import MaskedStep, Step
-from antiphon.models.architecture import SeanetConfig
+from antiphon.models.architecture import ConvShape, SeanetConfig
 from antiphon.models.manifest import GraphFormat
 from antiphon_quantize.onnx_export import export_stage
-from antiphon_quantize.onnx_int8 import DECODER_MIDDLE, IntegerConv, Turn, round_network
+from antiphon_quantize.onnx_int8 import DECODER_MIDDLE, IntegerConv, Turn, WholeConvTranspose, round_network
 from antiphon_quantize.onnx_modules import ExportedStage
 from antiphon_quantize.recipe import load_recipe
 
@@ -184,9 +190,34 @@ def test_what_is_behind_an_elu_that_goes_below_minus_one_stays() -> None:
         assert not any(isinstance(module, IntegerConv) for module in network.modules())
 
 
+def test_a_long_transposed_convolution_keeps_its_last_input_instead_of_an_overlap() -> None:
+    random = torch.Generator().manual_seed(1)
+    plain = CausalConvTranspose1d("up", ConvShape(5, 3, 8, 4, is_transposed=True), positions=SAMPLES)
+    for tensor in plain.parameters():
+        tensor.copy_(torch.randn(tensor.shape, generator=random))
+    layers = (plain, WholeConvTranspose(plain))
+    states = [{spec.name: torch.zeros(ROWS, *spec.shape) for spec in layer.specs()} for layer in layers]
+    for _ in range(FRAMES):
+        x = torch.randn(ROWS, 5, SAMPLES, generator=random)
+        outputs = []
+        for layer, state in zip(layers, states, strict=True):
+            step = MaskedStep(state, torch.ones(ROWS, dtype=torch.bool))
+            outputs.append(layer(x, step))
+            state.update(step.tensors)
+        torch.testing.assert_close(outputs[1], outputs[0])
+
+
+def test_a_long_transposed_convolution_is_replaced_where_others_are_rounded() -> None:
+    for most_positions, kind in ((0, CausalConvTranspose1d), (2, WholeConvTranspose)):
+        decoder = Seanet("decoder", replace(CONFIG, ratios=(4, 4)), 18)
+        round_network(decoder, most_positions, middle=DECODER_MIDDLE)
+        found = [type(layer) for layer in decoder.model if isinstance(layer, StreamingConv)]
+        assert found.count(kind) == 2
+
+
 def test_recipes_of_8_and_4_bits_choose_by_positions() -> None:
     most = {"encoder": 96, "decoder": 96}
-    wanted = {"float32": {}, "int8": most, "int4": most, "small": {}}
+    wanted = {"float32": {}, "int8": most, "int4": most, "small": most}
     assert {name: load_recipe("onnx", name).int8_convolution_positions for name in wanted} == wanted
 
 

@@ -88,11 +88,11 @@ def nbits_error() -> float:
 
 
 def rows_error(*, vnni: bool | None = None) -> float:
-    """The largest error of bytes at their ends, around 0 or 128, times weights of -127 and 127.
+    """The largest error of bytes at their ends, around 0 or 128, times weights of -128 and 127.
 
     ``vnni``: see :func:`session_options`.
     """
-    ends = np.random.default_rng(0).integers(0, 2, (IN, OUT)) * 254 - 127
+    ends = np.random.default_rng(0).integers(0, 2, (IN, OUT)) * 255 - 128
     ends[:, :16] = 127
     worst = 0.0
     for middle in (0, 128):

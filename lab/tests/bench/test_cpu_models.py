@@ -105,13 +105,13 @@ def test_a_profile_names_operators_and_what_they_cannot_avoid(tmp_path: Path, gr
     assert {found["runs"] for found in operators.values()} == {3}
     total_ms = sum(found["median_ms"] for found in operators.values())
     assert 0 < total_ms <= 2 * encode["kernels"]["median_ms"] <= 2 * encode["run"]["median_ms"]
-    weights_bytes = operators["MatMulNBits"]["cold_bytes"]
+    weights_bytes = operators["MatMulIntegerToFloat"]["cold_bytes"]
     assert 0 < weights_bytes < GraphFile.exported(graphs / "mimi-small", "int8", "encode").bytes
     rings_bytes = 2 * 2 * 16 * 32 * 4  # keys and values, two rows, a window of 16, 32 wide, float32
     read = operators["MatMul"]["cold_bytes"] + operators["FusedMatMul"]["cold_bytes"]
     assert read >= rings_bytes
     assert operators["Conv"]["least_ms"] > 0
-    assert operators["MatMulNBits"]["products"] > 0
+    assert operators["MatMulIntegerToFloat"]["products"] > 0
     text = " ".join((tmp_path / "cpu-profile.md").read_text().split())  # its prose is wrapped
     for words in (
         "onnxruntime 1.",

@@ -7,7 +7,7 @@ from torch import nn
 
 from antiphon_quantize.onnx_blocks import round_matrix
 from antiphon_quantize.recipe import load_recipe
-from lab.train.rounding import BITS, BLOCK, Rounding, is_rounded, round_as_shipped
+from lab.train.rounding import BITS, BLOCK, Rounding, is_rounded, round_in_blocks
 
 
 class Net(nn.Module):
@@ -42,7 +42,7 @@ def test_only_matrices_of_transformers_are_rounded() -> None:
     assert is_rounded("depformer.layers.1.gating.3.linear_in.weight", torch.zeros(8, 8))
 
 
-def test_training_rounds_what_the_recipe_of_tiny_s_graphs_does() -> None:
+def test_training_rounds_what_the_recipe_small_does() -> None:
     recipe = load_recipe("onnx", "small")
     assert (recipe.bits, recipe.block, recipe.search) == (BITS, BLOCK, True)
     for part in ("transformer", "depformer"):
@@ -73,10 +73,10 @@ def test_a_step_sees_rounded_weights_and_changes_those_behind_them() -> None:
     torch.testing.assert_close(net.matrix.detach(), before - 0.01 * gradient)
 
 
-def test_what_is_shipped_loses_little_more_when_its_graphs_are_rounded() -> None:
+def test_what_was_rounded_loses_little_more_in_graphs_of_that_recipe() -> None:
     net = Net()
     before = net.matrix.detach().clone()
-    round_as_shipped(net)
+    round_in_blocks(net)
     published = net.matrix.detach().to(torch.bfloat16).float()
     again = torch.from_numpy(round_matrix(published.numpy(), BITS, BLOCK, search=True).values())
     assert float((published - before).norm() / before.norm()) > 0.05
