@@ -4,7 +4,7 @@ Usage: python -m lab.train.blend --start out/built-in/tiny-stt --trained out/tra
            --share 0.5 --out out/train/listener-half
 
 After Wortsman et al. 2022, "Robust fine-tuning of zero-shot models". Its output folder is one of a trainer's,
-for lab.train.ship; with --rounded its matrices are rounded as the talker's graphs are. Folders of
+for lab.train.ship; with --rounded its matrices are rounded as by lab.train.rounding. Folders of
 lab.train.codec are blended too.
 """
 
@@ -25,7 +25,7 @@ from torch import Tensor
 from lab.train.asr_trainer import NOT_LM
 from lab.train.codec import load_mimi
 from lab.train.loop import checkpoint_in, write_lm
-from lab.train.rounding import round_as_shipped
+from lab.train.rounding import round_in_blocks
 
 CODEC_NAME: Final = "mimi.safetensors"
 PAUSE_HEADS: Final = "extra_heads."
@@ -77,7 +77,7 @@ def blend(
     lm: Any = loaders.get_moshi_lm(None, lm_kwargs=arguments, device="cpu", dtype=torch.float32)
     lm.load_state_dict(blended(weights_of(lm, start), weights_of(lm, trained), share, voice_share))
     if is_rounded:
-        round_as_shipped(lm)
+        round_in_blocks(lm)
     write_lm(lm, config, out / "last")
     shutil.copyfile(trained / "tokenizer.model", out / "tokenizer.model")
 
@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--trained", type=Path, required=True, help="folder of its trainer")
     parser.add_argument("--share", type=float, default=0.5, help="of what is trained, 0 to 1 [%(default)s]")
     parser.add_argument("--voice-share", type=float, help="the same of a talker's depformer [--share]")
-    parser.add_argument("--rounded", action="store_true", help="round as a talker's graphs are")
+    parser.add_argument("--rounded", action="store_true", help="round to 4 bits (lab.train.rounding)")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(argv)
     for name, share in (("share", options.share), ("voice-share", options.voice_share or 0.0)):

@@ -1,4 +1,5 @@
-"""Training with the shipped rounding: steps use rounded weights, and update the weights behind them.
+"""Training with the rounding of the recipe "small" of onnx: steps use rounded weights, and update the weights
+behind them.
 
 The gradient of a rounded weight is taken for that of the weight itself (a straight-through estimator, Bengio
 et al. 2013).
@@ -29,8 +30,8 @@ def is_rounded(name: str, weight: Tensor) -> bool:
     return weight.dim() == 2 and ROUNDED.search(name) is not None
 
 
-def as_shipped(weight: Tensor) -> Blocks:
-    """Return ``weight [out, in]`` in the form of the graphs, with a searched scale for each block."""
+def in_blocks(weight: Tensor) -> Blocks:
+    """Return ``weight [out, in]`` as that recipe rounds it, with a searched scale for each block."""
     return round_matrix(weight.cpu().numpy(), BITS, BLOCK, search=True)
 
 
@@ -56,7 +57,7 @@ class Rounding:
         """Round the weights for a forward and a backward pass."""
         if self._uses % SEARCH_EVERY_STEPS == 0:
             self._scales = [
-                torch.from_numpy(as_shipped(weight.data).scales).to(weight.device) for weight in self._weights
+                torch.from_numpy(in_blocks(weight.data).scales).to(weight.device) for weight in self._weights
             ]
         self._uses += 1
         self._kept = [weight.data for weight in self._weights]
@@ -70,9 +71,9 @@ class Rounding:
         self._kept = []
 
 
-def round_as_shipped(lm: Any) -> None:
+def round_in_blocks(lm: Any) -> None:
     """Round a language model permanently."""
     with torch.no_grad():
         for name, weight in lm.named_parameters():
             if is_rounded(name, weight):
-                weight.copy_(torch.from_numpy(as_shipped(weight.data).values()))
+                weight.copy_(torch.from_numpy(in_blocks(weight.data).values()))

@@ -8,8 +8,8 @@ Usage: python -m lab.train.ship --talker out/train/talker --codec out/train/code
            --out out/ship/tiny-tts
 
 With ``--shared-codec`` a folder refers to the codec of another one and has none of its own. Then `python
-lab/tools/ship_graphs.py FOLDER --recipe NAME` gives it its ONNX graphs (`small` for tiny, `int8` for the
-others), and `python -m lab.tools.built_in place FOLDER` puts it into the packages.
+lab/tools/ship_graphs.py FOLDER --recipe int8` gives it its ONNX graphs, and `python -m lab.tools.built_in
+place FOLDER` puts it into the packages.
 """
 
 from __future__ import annotations

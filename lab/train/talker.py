@@ -40,7 +40,7 @@ from lab.train.loop import (
     run_until_stopped,
     write_lm,
 )
-from lab.train.rounding import Rounding, round_as_shipped
+from lab.train.rounding import Rounding, round_in_blocks
 from lab.train.segments import CodeArray, Scene, read_segments
 from lab.train.shards import shards_in
 from lab.train.talker_model import FURTHER_RATE, RATE, Settings, Talker, collate, lm_config
@@ -151,7 +151,7 @@ class Trainer:
         lm = cast("Talker", self.course.judged).lm
         if self.settings.rounded_steps:
             lm = deepcopy(lm)
-            round_as_shipped(lm)
+            round_in_blocks(lm)
         return lm
 
     def train_step(self) -> dict[str, float]:
