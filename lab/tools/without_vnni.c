@@ -39,7 +39,8 @@ static long set_faulting(int is_on) { return syscall(SYS_arch_prctl, ARCH_SET_CP
 
 static void on_fault(int number, siginfo_t *info, void *context) {
   greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
-  if (info->si_code != SI_KERNEL || memcmp((void *)registers[REG_RIP], "\x0f\xa2", CPUID_BYTES) != 0) { /* a fault of the program's own */
+  int is_cpuid = info->si_code == SI_KERNEL && !memcmp((void *)registers[REG_RIP], "\x0f\xa2", CPUID_BYTES);
+  if (!is_cpuid) { /* a fault of the program's own */
     signal(number, SIG_DFL);
     return;
   }

@@ -290,8 +290,8 @@ class WholeConvTranspose(StreamingConv):
     """A transposed convolution in float32 with a kernel of two strides, whose state is its last input:
     ``[n, in, T]`` to ``[n, out, T * stride]``.
 
-    The next frame computes the positions that two inputs share from both of them, so that no overlap is cut
-    off, added and joined. State: ``{name}.past`` float32 ``[in, 1]``.
+    Positions that depend on inputs of two frames are computed whole in the later frame, so that no overlap is
+    cut off, added and joined. State: ``{name}.past`` float32 ``[in, 1]``.
     """
 
     def __init__(self, layer: CausalConvTranspose1d) -> None:
@@ -422,8 +422,8 @@ def attention(
 
 
 LEAST_EXPONENT: Final = -80.0
-"""Exponents below it are not needed: 1 + exp(-80) is 1 in float32. From -87 on, exp gives numbers that take
-processors several times as long."""
+"""Lower exponents give the same: exp(-80) - 1 is -1 in float32. Below -87 the results of exp are denormal
+numbers, which take several times as long."""
 
 
 def elu(x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:

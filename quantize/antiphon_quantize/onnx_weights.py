@@ -4,9 +4,8 @@ Products round their inputs to INT8 at run time. A matrix of 8 bits has a scale 
 row of inputs has its own scale (MatMulIntegerToFloat). A matrix of 4 bits has a scale for each block of an
 output's weights, and inputs have one for each row and block (MatMulNBits). The level of a row does not affect
 another. No sum of integers overflows in a session of :mod:`antiphon.backends.onnx.sessions`, even on CPUs
-without VNNI (decision 0010). Tables, and other
-tensors with a rule of 16 bits, are kept as float16 and widened when read. Other matrices whose values are
-bfloat16 are stored as such, without loss.
+without VNNI (decision 0010). Tables, and other tensors with a rule of 16 bits, are kept as float16 and
+widened when read. Other matrices whose values are bfloat16 are stored as such, without loss.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class Recipe:
     float32; None selects no layer.
     ``int8_convolution_positions``, for onnx, is a number for the codec's "encoder" and "decoder":
     convolutions after an ELU with at most that number of positions a frame multiply in INT8. A part without a
-    number has no INT8 convolutions. ``gate`` has the limits for the result, in addition to the
-    limits that are common to all recipes.
+    number has no INT8 convolutions. ``gate`` has the limits for the result, in addition to the limits that
+    are common to all recipes.
     """
 
     description: str
